@@ -1,0 +1,84 @@
+"""Every error that plafond raises on purpose.
+
+The tree::
+
+    PlafondError                exit code 1   something failed while running
+    ├── UsageError              exit code 2   a command line that asks for the impossible
+    ├── JobError                exit code 2   a job file that cannot be run as written
+    ├── DataError               exit code 2   a data folder that cannot be trained on
+    ├── CheckpointError         exit code 1   weights or a saved state that cannot be read or do not match
+    │   └── ResumeMismatch      exit code 2   the saved run and the job file disagree
+    ├── NonFiniteError          exit code 1   loss or gradients stayed non-finite
+    ├── OutOfSpaceError         exit code 1   the disk is full
+    └── Interrupted             exit code 130 the user stopped the run; its state is saved
+
+A message is one sentence that names the place (file, line, key), what was found and the nearest valid thing; it
+is shown to the user as it stands, without a traceback. Errors of other types are bugs and do show a traceback.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class PlafondError(Exception):
+    """Base of all errors meant for the user. `exit_code` is what the command returns."""
+
+    exit_code = 1
+
+
+class UsageError(PlafondError):
+    """The command line asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class JobError(PlafondError):
+    """The job file cannot be run as written.
+
+    Args:
+        message: what was found and what is expected, without the place.
+        file: the job file.
+        line: 1-based line in `file`, when one is to blame.
+        key: dotted key as the user writes it, for instance ``train.batch_size``.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, file: Path | None = None, line: int | None = None, key: str | None = None):
+        self.message, self.file, self.line, self.key = message, file, line, key
+        place = str(file) if file is not None else ""
+        if line is not None:
+            place += f", line {line}" if place else f"line {line}"
+        parts = [part for part in (place, key) if part]
+        super().__init__(": ".join([*parts, message]))
+
+
+class DataError(PlafondError):
+    """The data folder holds nothing to train on, or something that is ambiguous."""
+
+    exit_code = 2
+
+
+class CheckpointError(PlafondError):
+    """Weights or a saved state cannot be read, or do not fit the model."""
+
+
+class ResumeMismatch(CheckpointError):
+    """The saved run was made with other settings than the job file now asks for."""
+
+    exit_code = 2
+
+
+class NonFiniteError(PlafondError):
+    """Loss or gradients were not finite for too many steps in a row."""
+
+
+class OutOfSpaceError(PlafondError):
+    """The disk is full; the last complete save is intact."""
+
+
+class Interrupted(PlafondError):
+    """The user stopped the run; its state is saved and the same command continues it."""
+
+    exit_code = 130
