@@ -1,0 +1,60 @@
+"""`network`: the adapter that is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from plafond.job.section import Flag, Input, Names, Section, Texts
+
+NETWORK_TYPE = Names(
+    noun="a network type",
+    accepted={"lora": "lora", "lierla": "lora"},
+    known=frozenset({"lokr", "dora", "fullrank", "locon", "lycoris", "lorm"}),
+)
+
+
+class NetworkKwargs(Section):
+    """Which layers of the model get an adapter."""
+
+    ignore_if_contains: Texts = Field(
+        (), description="Layers whose dotted name contains one of these texts get no adapter."
+    )
+    only_if_contains: Texts = Field(
+        (),
+        description="When given, only layers whose dotted name contains one of these texts get an adapter.",
+    )
+
+
+class NetworkConfig(Section):
+    """The low-rank adapter. A job without a network asks for full fine-tuning."""
+
+    inputs: ClassVar = {
+        "rank": Input(
+            schema={"type": "integer", "minimum": 1},
+            description="Another name of linear; it wins.",
+            into="linear",
+        ),
+        "alpha": Input(
+            schema={"type": "number", "exclusiveMinimum": 0},
+            description="Default of linear_alpha.",
+            into="linear_alpha",
+        ),
+    }
+
+    type: Annotated[str, NETWORK_TYPE] = Field("lora", description="Kind of adapter.")
+    linear: int = Field(4, ge=1, description="Rank of the adapter.")
+    linear_alpha: float = Field(
+        1.0,
+        gt=0,
+        description="Numerator of the scale alpha/rank; transformers always use scale 1, as AI Toolkit does.",
+    )
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="Probability that an adapter's hidden value is zeroed while training."
+    )
+    transformer_only: Flag = Field(True, description="Adapt only the model's transformer blocks.")
+    pretrained_lora_path: str | None = Field(
+        None, description="A saved LoRA whose weights the training starts from."
+    )
+    network_kwargs: NetworkKwargs = Field(NetworkKwargs(), description="Which layers get an adapter.")

@@ -1,0 +1,75 @@
+"""The job: what one file asks for, typed and resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from plafond.job.dataset import DatasetConfig
+from plafond.job.model import ModelConfig
+from plafond.job.network import NetworkConfig
+from plafond.job.sample import SampleConfig
+from plafond.job.save import LoggingConfig, SaveConfig
+from plafond.job.section import Section, one_name
+from plafond.job.train import TrainConfig
+
+KeyPath = tuple[str | int, ...]
+
+DEFAULT_SEED = 42
+
+PROCESS_TYPES = ("sd_trainer", "diffusion_trainer", "ui_trainer")
+
+
+class PlafondConfig(Section):
+    """Settings that only plafond has."""
+
+    latent_cache_dir: str | None = Field(
+        None, description="Folder for cached latents and text embeddings; beside the data when not given."
+    )
+
+
+class ProcessConfig(Section):
+    """One training run: an item of `config.process`."""
+
+    type: Annotated[str, one_name("a process type", *PROCESS_TYPES)] = Field(description="Kind of process.")
+    training_folder: str = Field("output", description="Folder in which the run's own folder is made.")
+    device: str = Field("cuda", description="Device of the run, unless the command line names one.")
+    trigger_word: str | None = Field(None, description="Word that stands for what is learnt.")
+    training_seed: int = Field(DEFAULT_SEED, ge=0, le=2**63 - 1, description="Seed of everything random.")
+    network: NetworkConfig | None = Field(
+        None, description="The adapter; without it the whole model is trained."
+    )
+    save: SaveConfig = Field(SaveConfig(), description="When and how weights are saved.")
+    logging: LoggingConfig = Field(LoggingConfig(), description="How often the loss is reported.")
+    datasets: tuple[DatasetConfig, ...] = Field((), description="The folders of training data.")
+    train: TrainConfig = Field(TrainConfig(), description="The optimisation.")
+    model: ModelConfig = Field(description="The frozen base model.")
+    sample: SampleConfig = Field(SampleConfig(), description="The previews.")
+    plafond: PlafondConfig = Field(PlafondConfig(), description="Settings that only plafond has.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job file: its name, its runs and where each value stands.
+
+    Args:
+        name: name of the run folder and of the saved files.
+        meta: copied into the metadata of saved files.
+        processes: the runs, one after the other.
+        path: the file that was read.
+        text: the file as it stands on disk, before any replacement.
+        warnings: one sentence each, with file, line and key.
+        lines: 1-based line of each key, by its path from the top of the file.
+    """
+
+    name: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    processes: tuple[ProcessConfig, ...]
+    path: Path
+    text: str
+    warnings: tuple[str, ...] = ()
+    lines: Mapping[KeyPath, int] = field(default_factory=dict, repr=False)

@@ -1,0 +1,177 @@
+"""The base of all sections of a job file, and the types their fields share.
+
+A section is a frozen pydantic model whose field names are AI Toolkit's keys. It holds *resolved* values:
+aliases are merged, spellings made one, defaults filled in. Keys that exist only in the file (an alias, a legacy
+list) are not fields; they are listed in `Section.inputs`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
+from pydantic_core import PydanticCustomError, core_schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A key that is read from the file and merged into a field.
+
+    Args:
+        schema: JSON Schema of the value as users write it.
+        description: one sentence for editors.
+        into: the field it is merged into.
+    """
+
+    schema: Mapping[str, Any]
+    description: str
+    into: str
+
+
+class Section(BaseModel):
+    """One mapping of the job file, typed and resolved; unknown keys are dealt with before it is built."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    inputs: ClassVar[Mapping[str, Input]] = {}
+    """Keys that are read from the file but are not fields: aliases and legacy spellings."""
+    derived: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are computed and cannot be written in the file."""
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Every key of this section that plafond acts on."""
+        return [name for name in cls.model_fields if name not in cls.derived] + list(cls.inputs)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Says in words what a field takes, where its type alone would not read well."""
+
+    text: str
+
+
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name most like `word`, or None when none is close."""
+    names = list(names)
+    found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """A set of names for one thing, used as pydantic metadata on a `str` field.
+
+    Args:
+        noun: what is named, with its article, as in "an optimizer".
+        accepted: every accepted spelling and the one name it stands for.
+        known: names of AI Toolkit that plafond does not have; errors, because the result would differ.
+    """
+
+    noun: str
+    accepted: Mapping[str, str]
+    known: Mapping[str, str | None] | frozenset[str] = frozenset()
+
+    def resolve(self, value: object) -> object:
+        """Turn an accepted spelling into its one name; say what is wrong with any other."""
+        if not isinstance(value, str):
+            return value
+        name = value.strip().lower()
+        if name in self.accepted:
+            return self.accepted[name]
+        choices = self.choices()
+        if name in self.known:
+            instead = self.known.get(name) if isinstance(self.known, Mapping) else None
+            near = instead or nearest(name, choices, cutoff=0.0) or choices[0]
+            message = (
+                f'"{value}" is {self.noun} of AI Toolkit that plafond does not have; '
+                f"the nearest it has is {near}"
+            )
+        else:
+            near_name = nearest(name, self.accepted)
+            hint = f"; did you mean {near_name}?" if near_name else ""
+            message = f'expected one of {", ".join(choices)}, found "{value}"{hint}'
+        raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
+
+    def choices(self) -> list[str]:
+        """The names that are told apart, each once."""
+        return list(dict.fromkeys(self.accepted.values()))
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self.resolve, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": "string", "enum": list(self.accepted)}
+
+
+def one_name(noun: str, *names: str, known: Iterable[str] = ()) -> Names:
+    """Names without aliases."""
+    return Names(noun=noun, accepted={name: name for name in names}, known=frozenset(known))
+
+
+def _zero_or_one(value: object) -> object:
+    # AI Toolkit only tests for truth, so files with 0 and 1 exist.
+    return bool(value) if isinstance(value, int) and value in (0, 1) else value
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _one_or_more(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value if isinstance(value, tuple) else (value,)
+
+
+Flag = Annotated[
+    bool, BeforeValidator(_zero_or_one), Expected("true or false"), WithJsonSchema({"type": "boolean"})
+]
+Texts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_tuple),
+    Expected("a list of texts"),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+]
+TextOrTexts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_one_or_more),
+    Expected("a text or a list of texts"),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
+]
+Resolutions = Annotated[
+    tuple[Annotated[int, Field(ge=16)], ...],
+    BeforeValidator(_one_or_more),
+    Field(min_length=1),
+    Expected("a whole number of at least 16, or a list of them"),
+    WithJsonSchema(
+        {
+            "type": ["integer", "array"],
+            "minimum": 16,
+            "items": {"type": "integer", "minimum": 16},
+            "minItems": 1,
+        }
+    ),
+]
+Settings = Annotated[dict[str, Any], Expected("a mapping")]
+
+DTYPE = Names(
+    noun="a number format",
+    accepted={
+        "float32": "float32",
+        "bfloat16": "bfloat16",
+        "float16": "float16",
+        "fp32": "float32",
+        "float": "float32",
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "half": "float16",
+    },
+)
+Dtype = Annotated[str, DTYPE]
