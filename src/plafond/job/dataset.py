@@ -52,6 +52,12 @@ class DatasetConfig(Section):
     )
     shuffle_tokens: Flag = Field(False, description="Shuffle the comma-separated tags of a caption.")
     keep_tokens: int = Field(0, ge=0, description="How many tags at the front are never dropped or shuffled.")
+    replacements: TextOrTexts = Field((), description='Text replaced in captions, each written "old|new".')
+    random_triggers: TextOrTexts = Field(
+        (), description="Words of which some are put behind each caption at random."
+    )
+    random_triggers_max: int = Field(1, ge=1, description="How many random triggers a caption gets at most.")
+    use_short_captions: Flag = Field(False, description="Use the caption_short of a JSON index.")
     is_reg: Flag = Field(
         False, description="Regularisation data: trained on every second step, without trigger."
     )
@@ -61,6 +67,8 @@ class DatasetConfig(Section):
     flip_x: Flag = Field(False, description="Add a copy of each picture mirrored left to right.")
     flip_y: Flag = Field(False, description="Add a copy of each picture mirrored top to bottom.")
     random_crop: Flag = Field(False, description="Crop at a random place instead of the middle.")
+    square_crop: Flag = Field(False, description="Crop squares even where buckets are on.")
+    scale: float = Field(1.0, gt=0, description="Factor on the size of pictures before they get a bucket.")
     cache_latents: Flag = Field(False, description="Encode pictures once and keep the latents in memory.")
     cache_latents_to_disk: Flag = Field(
         False, description="Encode pictures once and keep the latents on disk."
