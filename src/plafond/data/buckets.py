@@ -1,15 +1,16 @@
 """Aspect buckets: the size that a picture is trained at.
 
-AI Toolkit's rule, in exact integer arithmetic. A picture of `w` x `h` pixels, a `resolution` and a `divisor` (the
-number of pixels that both sides must be a multiple of, given by the model family):
+AI Toolkit's rule, in exact integer arithmetic. Given a picture of `w` x `h` pixels, a `resolution` and a
+`divisor` (the number of pixels that both sides must be a multiple of, given by the model family):
 
 1. The target area is ``min(w * h, resolution²)``: a picture is never enlarged.
-2. Both sides are scaled to that area and expressed in units of the divisor; each is rounded down and up, which
-   makes four candidates.
-3. Candidates with an empty side or with more than ``resolution²`` pixels are dropped, and the one whose area is
-   closest to the target area wins; on a tie the one that was rounded down. The aspect ratio does not take part, so a
-   square picture may get a bucket that is one unit off square. When none is left (a sliver thinner than one unit)
-   its short side is one unit and its long side is rounded down, to `resolution²` pixels at most.
+2. Both sides are scaled to that area and expressed in units of the divisor; each is rounded down and up,
+   which makes four candidates.
+3. Candidates with an empty side or with more than ``resolution²`` pixels are dropped, and the one whose area
+   is closest to the target area wins; on a tie the one that was rounded down. The aspect ratio does not take
+   part, so a square picture may get a bucket that is one unit off square. When none is left (a sliver thinner
+   than one unit) its short side is one unit and its long side is rounded down, to `resolution²` pixels at
+   most.
 
 The picture is then resized to cover its bucket and cropped to it.
 """
@@ -43,8 +44,8 @@ class Bucket:
 def bucket_for(width: int, height: int, resolution: int, divisor: int) -> Bucket:
     """The bucket of a `width` x `height` picture at `resolution`; both sides are multiples of `divisor`.
 
-    All lengths are pixels. A picture smaller than one unit gets one unit, the only case that enlarges it by more
-    than the rounding to a multiple of `divisor`.
+    All lengths are pixels. A picture smaller than one unit gets one unit, the only case that enlarges it by
+    more than the rounding to a multiple of `divisor`.
     """
     limit = resolution * resolution
     area = width * height
@@ -54,7 +55,8 @@ def bucket_for(width: int, height: int, resolution: int, divisor: int) -> Bucket
     candidates = [Bucket(w, h) for w in widths for h in heights if 0 < w * h <= limit]
     if candidates:
         return min(candidates, key=lambda bucket: abs(bucket.pixels - target))
-    # A sliver: its short side is held open at one unit, so its long side gives way, or it would pass the limit.
+    # A sliver: its short side is held open at one unit, so its long side gives way, or it would pass the
+    # limit.
     longest = max(limit // divisor // divisor * divisor, divisor)
     return Bucket(min(max(widths[0], divisor), longest), min(max(heights[0], divisor), longest))
 
@@ -74,7 +76,7 @@ def bucket_of(width: int, height: int, dataset: DatasetConfig, resolution: int, 
 
 
 def _around(side: int, target: int, area: int, divisor: int) -> tuple[int, ...]:
-    """`side` scaled by sqrt(`target` / `area`) and rounded to a multiple of `divisor`: down and, if not exact, up."""
+    """`side` scaled by sqrt(`target` / `area`), to multiples of `divisor`: down and, if inexact, up."""
     squared, unit = side * side * target, area * divisor * divisor
     low = isqrt(squared // unit)
     exact = low * low * unit == squared

@@ -1,0 +1,313 @@
+"""From a data folder to its pictures and captions. Only headers are read: thousands of files take seconds.
+
+What a folder may hold:
+
+- pictures with a caption file of the same stem beside them, in any depth of subfolders;
+- subfolders named as in kohya's trainer, ``10_name``: seen 10 times per epoch, and ``name`` is the caption of
+  pictures that have none. Up to three digits, so that a folder named after a year keeps its meaning;
+- ``metadata.jsonl``, ``metadata.csv`` or ``metadata.json`` with captions for the pictures beside it.
+
+Instead of a folder, such a list may be given itself; then its entries are the data set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plafond.data.captions import read_text
+from plafond.data.images import EXTENSIONS, read_size, show
+from plafond.data.metadata import LIST_EXTENSIONS, LIST_NAMES, Row, read_list
+from plafond.errors import DataError
+
+if TYPE_CHECKING:
+    from plafond.job.dataset import DatasetConfig
+
+SKIPPED_FOLDERS = frozenset(
+    {"_controls", "_latent_cache", "_t_e_cache", "_clip_vision_cache", "__MACOSX", "@eaDir", "$RECYCLE.BIN"}
+)
+FOREIGN_EXTENSIONS = frozenset(
+    {".heic", ".heif", ".jxl", ".svg", ".eps", ".pdf", ".psb", ".xcf", ".kra"}
+    | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
+)
+"""Pictures to a person, but nothing that Pillow opens: naming them beats losing them in silence."""
+
+_REPEATS = re.compile(r"([1-9]\d{0,2})_(.*)")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of a data set.
+
+    Args:
+        path: the file.
+        name: its path relative to `root` with forward slashes; unique in its data set and the same on every
+            machine.
+        root: the data set's folder, where caches live.
+        width: in pixels, as a viewer shows the picture (EXIF orientation applied).
+        height: likewise.
+        caption: as written, before trigger words and tag shuffling; empty when there is none.
+        caption_file: where the caption was read from; None for a default.
+        repeats: how often it is seen per epoch.
+        dataset: index of its data set in the job.
+    """
+
+    path: Path
+    name: str
+    root: Path
+    width: int
+    height: int
+    caption: str
+    caption_file: Path | None
+    repeats: int
+    dataset: int
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a data set holds.
+
+    Args:
+        config: the data set's settings.
+        pictures: in the order of their names.
+        problems: one sentence for each thing that is not used, or not as its owner may think.
+        notes: one sentence for each thing that is used and worth knowing.
+    """
+
+    config: DatasetConfig
+    pictures: tuple[Picture, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass
+class _Found:
+    """A file that may be a picture, with what its folder says about it."""
+
+    path: Path
+    repeats: int
+    class_name: str
+    siblings: dict[str, str]  # the files in its folder, by their names and by these in lower case
+    row: Row | None = None
+
+
+@dataclass
+class _Log:
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def scan(config: DatasetConfig, index: int = 0) -> Scan:
+    """Find the pictures of data set number `index` of a job.
+
+    Raises:
+        DataError: the folder is missing or holds nothing to train on; the message says what was looked for.
+    """
+    source, log = Path(config.folder_path).expanduser(), _Log()
+    if source.is_dir():
+        root, found = source, _search(source, config, log)
+    elif source.is_file() and source.suffix.lower() in LIST_EXTENSIONS:
+        root, found = source.parent, _listed(source, log)
+    else:
+        raise DataError(_missing(source))
+    found.sort(key=lambda one: (one.path.as_posix().casefold(), one.path.as_posix()))
+    pictures = []
+    for one in found:
+        try:
+            width, height = read_size(one.path)
+        except DataError as error:
+            log.problems.append(str(error))
+            continue
+        caption, caption_file = _caption(one, config, log)
+        pictures.append(
+            Picture(
+                path=one.path,
+                name=Path(os.path.relpath(one.path, root)).as_posix(),
+                root=root,
+                width=width,
+                height=height,
+                caption=caption,
+                caption_file=caption_file,
+                repeats=one.repeats * config.num_repeats,
+                dataset=index,
+            )
+        )
+    if not pictures:
+        raise DataError(_empty(source, found, log.problems))
+    bare = [picture for picture in pictures if not picture.caption]
+    if bare:
+        expected = bare[0].path.with_suffix(config.caption_ext).name
+        log.notes.append(
+            f"{show(source)}: {len(bare)} of {len(pictures)} pictures have no caption (for instance"
+            f" {show(bare[0].name)}, expected in {show(expected)})."
+        )
+    return Scan(config, tuple(pictures), tuple(log.problems), tuple(log.notes))
+
+
+def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
+    """Every file below `root` whose extension promises a picture."""
+    found: list[_Found] = []
+    other = (*config.control_path, *([config.mask_path] if config.mask_path else []))
+    closed = {Path(os.path.realpath(Path(folder).expanduser())) for folder in other}
+    for folder, names in _walk(root, closed, log):
+        repeats, class_name = _kohya(folder.relative_to(root))
+        siblings = {name.lower(): name for name in reversed(names)} | {name: name for name in names}
+        rows = _metadata(folder, siblings, log)
+        pictures = [name for name in names if Path(name).suffix.lower() in EXTENSIONS]
+        for name in pictures:
+            path = folder / name
+            if path.is_file():
+                found.append(_Found(path, repeats, class_name, siblings, rows.get(path)))
+            elif path.is_symlink():
+                log.problems.append(f"{show(path)}: a link to a file that is not there; expected a picture.")
+        if repeats > 1 and pictures:
+            log.notes.append(
+                f"{show(folder)}: each picture is seen {repeats} times per epoch, as its name says."
+            )
+        log.problems += _foreign(folder, names) + _same_stem(folder, pictures, config.caption_ext)
+    return found
+
+
+def _walk(root: Path, closed: set[Path], log: _Log) -> Iterator[tuple[Path, list[str]]]:
+    """Each open folder once, with its visible files, in the order of names. Links may form loops."""
+    seen, waiting = closed - {Path(os.path.realpath(root))}, [root]
+    while waiting:
+        folder = waiting.pop()
+        real = Path(os.path.realpath(folder))
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(folder) as entries:
+                visible = sorted(
+                    (entry for entry in entries if not entry.name.startswith(".")),
+                    key=lambda entry: (entry.name.casefold(), entry.name),
+                )
+        except OSError as error:
+            if folder == root:
+                raise DataError(
+                    f"{show(root)}: cannot be read ({error.strerror}); expected a folder of pictures."
+                ) from error
+            log.problems.append(f"{show(folder)}: cannot be read ({error.strerror}); the folder is left out.")
+            continue
+        folders = [entry.name for entry in visible if entry.is_dir() and entry.name not in SKIPPED_FOLDERS]
+        waiting += [folder / name for name in reversed(folders)]
+        yield folder, [entry.name for entry in visible if not entry.is_dir()]
+
+
+def _kohya(relative: Path) -> tuple[int, str]:
+    """Repeats and class name of the nearest folder called like ``10_name``; 1 and nothing without one."""
+    for part in reversed(relative.parts):
+        if match := _REPEATS.fullmatch(part):
+            return int(match[1]), match[2].strip()
+    return 1, ""
+
+
+def _metadata(folder: Path, siblings: dict[str, str], log: _Log) -> dict[Path, Row]:
+    rows: dict[Path, Row] = {}
+    for name in LIST_NAMES:
+        if name not in siblings:
+            continue
+        try:
+            listed, problems = read_list(folder / siblings[name])
+        except DataError as error:
+            log.problems.append(str(error))
+            continue
+        log.problems += problems
+        for row in listed:
+            if not row.path.is_file():
+                log.problems.append(f"{row.place}: {show(row.path)} is not there.")
+            elif row.path in rows:
+                log.problems.append(
+                    f"{row.place}: {show(row.path)} is listed twice; the first caption is used."
+                )
+            else:
+                rows[row.path] = row
+    return rows
+
+
+def _listed(source: Path, log: _Log) -> list[_Found]:
+    """The entries of a list that is itself the data set; naming a picture twice shows it twice."""
+    rows, problems = read_list(source)
+    log.problems += problems
+    found = []
+    for row in rows:
+        if row.path.is_file():
+            found.append(_Found(row.path, 1, "", {}, row))
+        else:
+            log.problems.append(f"{row.place}: {show(row.path)} is not there; expected a picture.")
+    return found
+
+
+def _caption(one: _Found, config: DatasetConfig, log: _Log) -> tuple[str, Path | None]:
+    """The caption file beside the picture, else its entry in a list, the default, the folder's class."""
+    stem, ext = one.path.stem, config.caption_ext
+    # The extension may be in capitals; a stem in other capitals may belong to another picture.
+    name = one.siblings.get(stem + ext) or one.siblings.get((stem + ext).lower())
+    if name is not None and Path(name).stem == stem:
+        path = one.path.with_name(name)
+        try:
+            text, encoding = read_text(path)
+        except DataError as error:
+            log.problems.append(str(error))
+        else:
+            if encoding == "cp1252":
+                log.notes.append(f"{show(path)}: not UTF-8, read as Windows-1252.")
+            if text:
+                return text, path
+    if one.row is not None:
+        text = (
+            (one.row.short if config.use_short_captions else None) or one.row.caption or one.row.short or ""
+        )
+        if text:
+            return text, None
+    return (config.default_caption or one.class_name).strip(), None
+
+
+def _foreign(folder: Path, names: Iterable[str]) -> list[str]:
+    return [
+        f"{show(folder / name)}: {ext} pictures cannot be opened; convert it to JPEG, PNG or WebP."
+        for name in names
+        if (ext := Path(name).suffix.lower()) in FOREIGN_EXTENSIONS - EXTENSIONS
+    ]
+
+
+def _same_stem(folder: Path, pictures: Iterable[str], caption_ext: str) -> list[str]:
+    by_stem = defaultdict(list)
+    for name in pictures:
+        by_stem[Path(name).stem].append(name)
+    return [
+        f"{show(folder)}: {show(' and '.join(names))} share one stem and so one caption file"
+        f" ({show(stem + caption_ext)}); all are used, rename them if their captions differ."
+        for stem, names in by_stem.items()
+        if len(names) > 1
+    ]
+
+
+def _missing(source: Path) -> str:
+    if source.exists():
+        lists = ", ".join(sorted(LIST_EXTENSIONS))
+        return f"{show(source)}: found a file; expected a folder of pictures or a list of them ({lists})."
+    nearby = (
+        [path.name for path in source.parent.iterdir() if path.is_dir()] if source.parent.is_dir() else []
+    )
+    close = get_close_matches(source.name, nearby, n=1)
+    hint = f" (did you mean {show(source.parent / close[0])}?)" if close else ""
+    return f"{show(source)}: there is no such folder{hint}; expected a folder of pictures."
+
+
+def _empty(source: Path, found: list[_Found], problems: list[str]) -> str:
+    if found:
+        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
+        first = problems[0].rstrip(".")
+        return f"{show(source)}: none of its {len(found)} pictures can be read ({first}{more})."
+    hidden = len(EXTENSIONS) - 4
+    looked = f".jpg, .jpeg, .png, .webp and {hidden} more extensions that Pillow opens"
+    also = f" ({problems[0].rstrip('.')})" if problems else ""
+    return f"{show(source)}: no pictures were found; looked for {looked}, in all subfolders{also}."
