@@ -1,0 +1,91 @@
+"""What a model family tells the trainer: everything that differs between FLUX, Z-Image, Qwen-Image, Wan ...
+
+A family is one file in this folder with an object named ``FAMILY``; it is found by listing the folder. Its module
+must not import torch or diffusers at the top, so that ``plafond --help`` and ``plafond check`` stay fast.
+
+Shapes: ``B`` batch, ``C`` latent channels, ``h``/``w`` latent height and width, ``H``/``W`` pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+    from plafond.job.model import ModelConfig
+    from plafond.job.sample import SampleItem
+    from plafond.job.train import TrainConfig
+    from plafond.model.checkpoint import Source
+    from plafond.model.native import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseModel:
+    """A published checkpoint that the family can train."""
+
+    title: str
+    repo: str
+    arch: str
+    transformer_parameters: int
+    text_encoders: str
+    licence: str
+
+
+TextEmbedding = dict[str, "Tensor"]
+"""What the text encoders say about one prompt: named tensors without a batch dimension."""
+
+
+class Family(Protocol):
+    """The contract. Attributes are plain data; methods are called in the order of a run's phases."""
+
+    name: str
+    archs: tuple[str, ...]
+    base_models: tuple[BaseModel, ...]
+    divisor: int
+    """Bucket sides are multiples of this many pixels (AI Toolkit's rule for the architecture)."""
+    lora_blocks: tuple[str, ...]
+    """Substrings of the dotted names of layers that get a LoRA by default."""
+    base_version: str
+    """``ss_base_model_version`` of saved files."""
+    modelspec_architecture: str
+    lora_format: str
+    """``native`` or ``diffusers``: whose layer names make the one file that ComfyUI and diffusers both load."""
+
+    def locate(self, model: ModelConfig) -> Source:
+        """Where the parts of this job's checkpoint are."""
+
+    def load_text_encoders(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> Any:
+        """The text encoders with their tokenizers, as the object that `encode_text` takes."""
+
+    def encode_text(self, encoders: Any, prompts: Sequence[str]) -> list[TextEmbedding]:
+        """Encode prompts through the diffusers pipeline's own method."""
+
+    def load_vae(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """The image autoencoder."""
+
+    def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) in [-1, 1] to normalised latents (B, C, h, w): the posterior's mean."""
+
+    def load_transformer(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """The denoising model."""
+
+    def predict(
+        self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
+    ) -> Tensor:
+        """The model's velocity (B, C, h, w) at noise level `sigma` (B,) in [0, 1]; `text` is batched."""
+
+    def shift(self, latent_height: int, latent_width: int) -> float:
+        """Exponent ``mu`` of the resolution-dependent timestep shift."""
+
+    def preview(
+        self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
+    ) -> Image:
+        """Draw one preview through the diffusers pipeline; `text` has no batch dimension."""
+
+    def native_table(self, transformer: nn.Module) -> list[Entry]:
+        """Names of the original release, layer by layer."""

@@ -1,0 +1,322 @@
+"""FLUX.1: dev, schnell, Flex.1-alpha and checkpoints of the same shape.
+
+The transformer sees 2×2-packed latents of an f8 autoencoder as a sequence of image tokens after the text tokens of
+T5; CLIP's pooled vector, the timestep and (in dev and Flex) the guidance scale modulate every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from plafond.families._contract import BaseModel, TextEmbedding
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+    from plafond.job.model import ModelConfig
+    from plafond.job.sample import SampleItem
+    from plafond.job.train import TrainConfig
+    from plafond.model.checkpoint import Source
+    from plafond.model.native import Entry
+
+VAE_FACTOR = 8
+MAX_TEXT_TOKENS = 512
+TRAINING_GUIDANCE = 1.0
+"""Guidance-distilled models are trained at guidance 1: the distilled model's plain conditional prediction."""
+
+
+class Flux:
+    """See `plafond.families._contract.Family`."""
+
+    name = "flux"
+    archs: tuple[str, ...] = ("flux",)
+    divisor = 32
+    lora_blocks: tuple[str, ...] = ("transformer_blocks",)
+    base_version = "flux.1"
+    modelspec_architecture = "flux-1-dev/lora"
+    # ComfyUI and diffusers both read FLUX LoRAs under diffusers' names; diffusers reads fused native ones only at
+    # FLUX.1's own width, and they are more than twice as large.
+    lora_format = "diffusers"
+    base_models: tuple[BaseModel, ...] = (
+        BaseModel(
+            title="FLUX.1-dev",
+            repo="black-forest-labs/FLUX.1-dev",
+            arch="flux",
+            transformer_parameters=11_901_408_320,
+            text_encoders="T5-XXL + CLIP-L",
+            licence="FLUX.1-dev non-commercial",
+        ),
+        BaseModel(
+            title="FLUX.1-schnell",
+            repo="black-forest-labs/FLUX.1-schnell",
+            arch="flux",
+            transformer_parameters=11_891_178_560,
+            text_encoders="T5-XXL + CLIP-L",
+            licence="Apache-2.0",
+        ),
+        BaseModel(
+            title="Flex.1-alpha",
+            repo="ostris/Flex.1-alpha",
+            arch="flux",
+            transformer_parameters=8_164_047_936,
+            text_encoders="T5-XXL + CLIP-L",
+            licence="Apache-2.0",
+        ),
+    )
+
+    def locate(self, model: ModelConfig) -> Source:
+        """Folder, Hugging Face id, or a transformer file with encoders and VAE from FLUX.1-dev."""
+        from plafond.model.checkpoint import locate
+
+        return locate(model, companion="black-forest-labs/FLUX.1-dev")
+
+    # ------------------------------------------------------------------------------------------------ text
+
+    def load_text_encoders(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> Any:
+        """CLIP-L and T5-XXL in a FLUX pipeline that has nothing else."""
+        from diffusers import FluxPipeline
+        from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
+
+        from plafond.model.checkpoint import reading
+
+        repo = source.repo
+        clip = reading(
+            f"{repo}/text_encoder",
+            lambda: CLIPTextModel.from_pretrained(repo, subfolder="text_encoder", dtype=dtype),
+        )
+        t5 = reading(
+            f"{repo}/text_encoder_2",
+            lambda: T5EncoderModel.from_pretrained(repo, subfolder="text_encoder_2", dtype=dtype),
+        )
+        tokenizers = [
+            reading(f"{repo}/{part}", lambda part=part: AutoTokenizer.from_pretrained(repo, subfolder=part))  # type: ignore[misc]
+            for part in ("tokenizer", "tokenizer_2")
+        ]
+        return FluxPipeline(
+            scheduler=None,
+            vae=None,
+            transformer=None,
+            text_encoder=clip.requires_grad_(False).eval().to(device),
+            text_encoder_2=t5.requires_grad_(False).eval().to(device),
+            tokenizer=tokenizers[0],
+            tokenizer_2=tokenizers[1],
+        )
+
+    def encode_text(self, encoders: Any, prompts: Sequence[str]) -> list[TextEmbedding]:
+        """T5's tokens ``prompt_embeds`` (tokens, features) and CLIP's ``pooled`` (features,) of each prompt."""
+        import torch
+
+        length = min(MAX_TEXT_TOKENS, encoders.tokenizer_2.model_max_length)
+        with torch.no_grad():
+            tokens, pooled, _ = encoders.encode_prompt(
+                prompt=list(prompts), device=encoders.text_encoder.device, max_sequence_length=length
+            )
+        return [{"prompt_embeds": tokens[i], "pooled": pooled[i]} for i in range(len(prompts))]
+
+    # ------------------------------------------------------------------------------------------------ images
+
+    def load_vae(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """The 16-channel f8 autoencoder."""
+        from diffusers import AutoencoderKL
+
+        from plafond.model.checkpoint import reading
+
+        vae = reading(
+            f"{source.repo}/vae",
+            lambda: AutoencoderKL.from_pretrained(source.repo, subfolder="vae", torch_dtype=dtype),
+        )
+        return vae.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
+
+    def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
+        """Normalised latents (B, 16, H/8, W/8)."""
+        import torch
+
+        config: Any = vae.config
+        with torch.no_grad():
+            mean = vae.encode(pixels).latent_dist.mode()  # type: ignore[operator]
+        return (mean - (config.shift_factor or 0.0)) * config.scaling_factor  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------------------------------------ transformer
+
+    def load_transformer(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """`FluxTransformer2DModel` with frozen weights."""
+        from diffusers import FluxTransformer2DModel
+
+        from plafond.model.checkpoint import assign, read_transformer_file, reading
+
+        if source.transformer_file is not None:
+            config = source.config("transformer")
+            model, state = read_transformer_file(
+                source.transformer_file, lambda: FluxTransformer2DModel.from_config(config), self._from_native
+            )
+            return assign(model, state, device=device, dtype=dtype).eval()
+        model = reading(
+            f"{source.repo}/transformer",
+            lambda: FluxTransformer2DModel.from_pretrained(source.repo, subfolder="transformer", torch_dtype=dtype),
+        )
+        return model.requires_grad_(False).eval().to(device)
+
+    def predict(
+        self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
+    ) -> Tensor:
+        """Velocity (B, 16, h, w); the noise level is passed in [0, 1], as the pipeline does."""
+        import torch
+        from diffusers import FluxPipeline
+
+        batch, channels, height, width = noisy.shape
+        packed = FluxPipeline._pack_latents(noisy, batch, channels, height, width)
+        ids = FluxPipeline._prepare_latent_image_ids(batch, height // 2, width // 2, noisy.device, noisy.dtype)
+        tokens = text["prompt_embeds"]
+        guidance = None
+        config: Any = transformer.config
+        with bypass_guidance(transformer, settings.bypass_guidance_embedding):
+            if config.guidance_embeds:
+                guidance = torch.full((batch,), TRAINING_GUIDANCE, device=noisy.device, dtype=torch.float32)
+            velocity = transformer(
+                hidden_states=packed,
+                timestep=sigma,
+                guidance=guidance,
+                pooled_projections=text["pooled"],
+                encoder_hidden_states=tokens,
+                txt_ids=torch.zeros(tokens.shape[1], 3, device=noisy.device, dtype=noisy.dtype),
+                img_ids=ids,
+                return_dict=False,
+            )[0]
+        return FluxPipeline._unpack_latents(  # type: ignore[no-any-return]
+            velocity, height * VAE_FACTOR, width * VAE_FACTOR, VAE_FACTOR
+        )
+
+    def shift(self, latent_height: int, latent_width: int) -> float:
+        """FLUX's line: mu = 0.5 at 256 image tokens (256²) and 1.15 at 4,096 (1024²)."""
+        tokens = latent_height * latent_width / 4
+        return 0.5 + (tokens - 256) * (1.15 - 0.5) / (4096 - 256)
+
+    def preview(
+        self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
+    ) -> Image:
+        """One picture at the item's size, seed, steps and guidance."""
+        import torch
+        from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+
+        pipeline = FluxPipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(source.repo, subfolder="scheduler"),
+            vae=vae,
+            transformer=transformer,
+            text_encoder=None,
+            tokenizer=None,
+            text_encoder_2=None,
+            tokenizer_2=None,
+        )
+        pipeline.set_progress_bar_config(disable=True)
+        side = 2 * VAE_FACTOR
+        return pipeline(  # type: ignore[no-any-return]
+            prompt_embeds=text["prompt_embeds"][None],
+            pooled_prompt_embeds=text["pooled"][None],
+            width=max(side, item.width // side * side),
+            height=max(side, item.height // side * side),
+            num_inference_steps=item.sample_steps,
+            guidance_scale=item.guidance_scale,
+            generator=torch.Generator("cpu").manual_seed(item.seed),
+            output_type="pil",
+        ).images[0]
+
+    # ------------------------------------------------------------------------------------------------ names
+
+    def native_table(self, transformer: nn.Module) -> list[Entry]:
+        """Black Forest Labs' names: q, k and v fused; in single blocks also the MLP's first layer."""
+        from plafond.model.native import Entry
+
+        config: Any = transformer.config
+        table = [Entry(native=native, diffusers=(ours,)) for ours, native in _OUTER.items()]
+        table.append(
+            Entry(native="final_layer.adaLN_modulation.1", diffusers=("norm_out.linear",), swap_halves=True)
+        )
+        for blocks, ours, native in (
+            (config.num_layers, "transformer_blocks", "double_blocks"),
+            (config.num_single_layers, "single_transformer_blocks", "single_blocks"),
+        ):
+            for index in range(blocks):
+                for parts, name in _BLOCK[native]:
+                    table.append(
+                        Entry(
+                            native=f"{native}.{index}.{name}",
+                            diffusers=tuple(f"{ours}.{index}.{part}" for part in parts),
+                            suffixes=((".weight", ".scale"),) if name.endswith("_norm") else Entry.suffixes,
+                        )
+                    )
+        return table
+
+    def _from_native(self, state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+        from plafond.model.native import to_diffusers
+
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        return to_diffusers(state, self.native_table(model), shapes, what="the transformer file")
+
+
+@contextmanager
+def bypass_guidance(transformer: nn.Module, active: bool) -> Iterator[None]:
+    """Leave the guidance embedding out of the modulation while training.
+
+    Flex.1-alpha was trained this way, and AI Toolkit's ``bypass_guidance_embedding`` asks for it; previews use the
+    embedding as usual.
+    """
+    config: Any = transformer.config
+    if not (active and config.guidance_embeds):
+        yield
+        return
+    embed: Any = transformer.time_text_embed
+
+    def without_guidance(timestep: Tensor, guidance: Tensor, pooled: Tensor) -> Tensor:
+        time = embed.timestep_embedder(embed.time_proj(timestep).to(dtype=pooled.dtype))
+        return time + embed.text_embedder(pooled)  # type: ignore[no-any-return]
+
+    embed.forward = without_guidance
+    try:
+        yield
+    finally:
+        del embed.forward
+
+
+_OUTER = {
+    "time_text_embed.timestep_embedder.linear_1": "time_in.in_layer",
+    "time_text_embed.timestep_embedder.linear_2": "time_in.out_layer",
+    "time_text_embed.text_embedder.linear_1": "vector_in.in_layer",
+    "time_text_embed.text_embedder.linear_2": "vector_in.out_layer",
+    "time_text_embed.guidance_embedder.linear_1": "guidance_in.in_layer",
+    "time_text_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
+    "context_embedder": "txt_in",
+    "x_embedder": "img_in",
+    "proj_out": "final_layer.linear",
+}
+
+_BLOCK: dict[str, tuple[tuple[tuple[str, ...], str], ...]] = {
+    "double_blocks": (
+        (("norm1.linear",), "img_mod.lin"),
+        (("norm1_context.linear",), "txt_mod.lin"),
+        (("attn.to_q", "attn.to_k", "attn.to_v"), "img_attn.qkv"),
+        (("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), "txt_attn.qkv"),
+        (("attn.norm_q",), "img_attn.norm.query_norm"),
+        (("attn.norm_k",), "img_attn.norm.key_norm"),
+        (("attn.norm_added_q",), "txt_attn.norm.query_norm"),
+        (("attn.norm_added_k",), "txt_attn.norm.key_norm"),
+        (("attn.to_out.0",), "img_attn.proj"),
+        (("attn.to_add_out",), "txt_attn.proj"),
+        (("ff.net.0.proj",), "img_mlp.0"),
+        (("ff.net.2",), "img_mlp.2"),
+        (("ff_context.net.0.proj",), "txt_mlp.0"),
+        (("ff_context.net.2",), "txt_mlp.2"),
+    ),
+    "single_blocks": (
+        (("norm.linear",), "modulation.lin"),
+        (("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"), "linear1"),
+        (("attn.norm_q",), "norm.query_norm"),
+        (("attn.norm_k",), "norm.key_norm"),
+        (("proj_out",), "linear2"),
+    ),
+}
+
+FAMILY = Flux()

@@ -1,0 +1,159 @@
+"""Where a base model's parts are, and loading them: a Hugging Face id, a local folder, or a single file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from plafond.errors import CheckpointError, JobError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from plafond.job.model import ModelConfig
+
+Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The parts of one base model.
+
+    `repo` is a diffusers-layout folder or a Hugging Face id and holds encoders, VAE, scheduler and configuration;
+    `transformer_file`, when given, holds the transformer's weights instead of `repo`.
+    """
+
+    repo: str
+    transformer_file: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether `repo` is a folder on this machine."""
+        return Path(self.repo).is_dir()
+
+    def config(self, part: str) -> dict[str, Any]:
+        """The ``config.json`` of one part, from the folder or the hub."""
+        return dict(json.loads(self._file(part, "config.json").read_text(encoding="utf-8")))
+
+    def _file(self, part: str, name: str) -> Path:
+        if self.is_local:
+            path = Path(self.repo, part, name)
+            if not path.is_file():
+                raise CheckpointError(f"{self.repo} has no {part}/{name}; is it a complete diffusers folder?")
+            return path
+        from huggingface_hub import hf_hub_download
+
+        return Path(reading(self.repo, lambda: hf_hub_download(self.repo, f"{part}/{name}")))
+
+
+def locate(model: ModelConfig, *, companion: str) -> Source:
+    """Sort out what ``model.name_or_path`` names.
+
+    Args:
+        model: the job's model section.
+        companion: repository that supplies encoders and VAE when only a transformer file is given and
+            ``extras_name_or_path`` is not.
+
+    Raises:
+        JobError: a local path that does not exist.
+    """
+    name = model.name_or_path
+    extras = model.extras_name_or_path
+    path = Path(name).expanduser()
+    if name.endswith((".safetensors", ".sft")):
+        if not path.is_file():
+            path = _hub_file(name)
+        return Source(repo=_folder_or_id(extras or companion), transformer_file=path)
+    return Source(repo=_folder_or_id(name))
+
+
+def _folder_or_id(name: str) -> str:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "model_index.json").is_file():
+            raise JobError(
+                f"{name} has no model_index.json; expected a diffusers folder, a .safetensors file or a Hugging Face id",
+                key="model.name_or_path",
+            )
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
+        raise JobError(
+            f"found no folder or file at {name}; a Hugging Face id looks like owner/name", key="model.name_or_path"
+        )
+    return name
+
+
+def _hub_file(name: str) -> Path:
+    owner, _, rest = name.partition("/")
+    repo, _, inside = rest.partition("/")
+    if not inside or name.startswith((".", "~", "/")):
+        raise JobError(f"found no file at {name}", key="model.name_or_path")
+    from huggingface_hub import hf_hub_download
+
+    return Path(reading(name, lambda: hf_hub_download(f"{owner}/{repo}", inside)))
+
+
+def reading(what: str, load: Callable[[], Loaded]) -> Loaded:
+    """Run a loader of a library and turn its failures (file, network, access) into one sentence.
+
+    Raises:
+        CheckpointError: the loader failed; the sentence names `what` and the library's own reason.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        return load()
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CheckpointError(f"cannot load {what}: {reason}") from error
+
+
+def read_transformer_file(
+    path: Path, build: Callable[[], nn.Module], translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]]
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Build a transformer on the meta device and read a single file for it.
+
+    Args:
+        path: a ``.safetensors`` file under diffusers' or native names, with or without ComfyUI's
+            ``model.diffusion_model.`` prefix.
+        build: makes the model from its configuration.
+        translate: turns native names into the model's.
+
+    Returns:
+        The model on the meta device and a complete state dict for it.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    with torch.device("meta"):
+        model = build()
+    state = reading(str(path), lambda: load_file(path))
+    for prefix in ("model.diffusion_model.", "diffusion_model.", "transformer."):
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    wanted = model.state_dict()
+    if not wanted.keys() <= state.keys():
+        state = translate(state, model)
+    for name, parameter in wanted.items():
+        if name not in state:
+            raise CheckpointError(f"{path} has no tensor for {name}; is it a complete transformer?")
+        if state[name].shape != parameter.shape:
+            found, expected = tuple(state[name].shape), tuple(parameter.shape)
+            raise CheckpointError(f"{path}: {name} has shape {found}, the model has {expected}")
+    return model, {name: state[name] for name in wanted}
+
+
+def assign(model: nn.Module, state: dict[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Give a model built on the meta device its weights, tensor by tensor, so that none is held twice."""
+    for name in list(state):
+        tensor = state.pop(name).to(device=device, dtype=dtype)
+        owner, _, attribute = name.rpartition(".")
+        module = model.get_submodule(owner)
+        import torch
+
+        module.register_parameter(attribute, torch.nn.Parameter(tensor, requires_grad=False))
+    return model

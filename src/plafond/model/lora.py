@@ -1,0 +1,240 @@
+"""LoRA on frozen linear layers, written so that every saved byte is known.
+
+A LoRA adds a low-rank product to a frozen layer: ``y = W x + b + (alpha / rank) * B A x``. Only ``A`` (rank × in)
+and ``B`` (out × rank) are trained. Two things make the usual implementation expensive, and both are avoided here:
+
+* adapters kept in float32 on a bfloat16 base make every adapted layer save a float32 copy of its input. Here the
+  small matrices are cast to the compute dtype instead, so the input is saved once, as it is, and the query, key and
+  value projections share that one tensor;
+* the two branches are computed apart and then added, which costs a full-size temporary and an extra pass over it.
+  Here the low-rank product is accumulated into the base layer's output (and into its input gradient) in place.
+
+Shapes: ``N`` tokens (all leading dimensions flattened), ``in``/``out`` features, ``r`` rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from plafond.errors import JobError
+
+
+class _LoraLinearFunction(torch.autograd.Function):
+    """``F.linear`` plus the low-rank product; saves the input once and the two small matrices."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: FunctionCtx,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        lora_a: Tensor,
+        lora_b: Tensor,
+        scale: float,
+        keep: Tensor | None,
+    ) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        down = flat @ lora_a.to(x.dtype).t()
+        if keep is not None:
+            down = down * keep
+        out = torch.nn.functional.linear(flat, weight, bias)
+        out.addmm_(down, lora_b.to(x.dtype).t(), alpha=scale)
+        ctx.save_for_backward(x, weight, lora_a, lora_b, down, keep)
+        ctx.scale = scale  # type: ignore[attr-defined]
+        return out.view(*x.shape[:-1], out.shape[-1])
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, lora_a, lora_b, down, keep = ctx.saved_tensors  # type: ignore[attr-defined]
+        scale: float = ctx.scale  # type: ignore[attr-defined]
+        flat = x.reshape(-1, x.shape[-1])
+        grad_out = grad.reshape(-1, grad.shape[-1])
+        grad_down = (grad_out @ lora_b.to(x.dtype)).mul_(scale)
+        grad_b = (grad_out.t() @ down).to(lora_b.dtype).mul_(scale)
+        if keep is not None:
+            grad_down.mul_(keep)
+        grad_a = (grad_down.t() @ flat).to(lora_a.dtype)
+        grad_x = None
+        if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
+            grad_x = grad_out @ weight
+            grad_x.addmm_(grad_down, lora_a.to(x.dtype))
+            grad_x = grad_x.view_as(x)
+        return grad_x, None, None, grad_a, grad_b, None, None
+
+
+class LoraLinear(nn.Module):
+    """A frozen `torch.nn.Linear` with a trainable low-rank addition.
+
+    Args:
+        base: the frozen layer; its weight and bias no longer require gradients.
+        rank: rank of the addition.
+        alpha: numerator of the scale; the addition is multiplied by ``alpha / rank``.
+        dropout: probability of dropping an entry of ``A x`` while training (AI Toolkit's "neuron dropout").
+        dtype: dtype of the trainable matrices; products are computed in the dtype of the input.
+    """
+
+    def __init__(
+        self, base: nn.Linear, rank: int, alpha: float, *, dropout: float = 0.0, dtype: torch.dtype = torch.float32
+    ):
+        super().__init__()
+        base.requires_grad_(False)
+        self.base = base
+        self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.multiplier = 1.0
+        device = base.weight.device
+        self.lora_A = nn.Parameter(torch.empty(rank, base.in_features, device=device, dtype=dtype))
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=device, dtype=dtype))
+
+    @property
+    def in_features(self) -> int:
+        """Features of the input, as of the base layer."""
+        return self.base.in_features
+
+    @property
+    def out_features(self) -> int:
+        """Features of the output, as of the base layer."""
+        return self.base.out_features
+
+    @property
+    def weight(self) -> Tensor:
+        """Weight of the base layer: diffusers reads ``.weight.dtype`` of some projections."""
+        return self.base.weight
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw ``A`` as Kaiming-uniform with a = √5 (bound 1/√in) and set ``B`` to zero: the addition starts at 0."""
+        bound = 1 / math.sqrt(self.in_features)
+        start = torch.rand(self.lora_A.shape, generator=generator, dtype=torch.float32) * (2 * bound) - bound
+        with torch.no_grad():
+            self.lora_A.copy_(start)
+            self.lora_B.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        scale = self.multiplier * self.alpha / self.rank
+        if scale == 0.0:
+            return self.base(x)  # type: ignore[no-any-return]
+        keep = None
+        if self.training and self.dropout > 0.0:
+            rows = x.numel() // x.shape[-1]
+            keep = torch.empty(rows, self.rank, device=x.device, dtype=x.dtype).bernoulli_(1 - self.dropout)
+            keep.div_(1 - self.dropout)
+        return _LoraLinearFunction.apply(  # type: ignore[no-any-return,no-untyped-call]
+            x, self.base.weight, self.base.bias, self.lora_A, self.lora_B, scale, keep
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Which layers of a model get a LoRA.
+
+    A linear layer is taken when its dotted name contains one of `blocks`, contains one of `only` (if any are given)
+    and contains none of `ignore`: AI Toolkit's substring rule.
+    """
+
+    blocks: tuple[str, ...]
+    only: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def match(self, name: str) -> bool:
+        """Whether the layer with this dotted name is taken."""
+        if not any(block in name for block in self.blocks):
+            return False
+        if self.only and not any(part in name for part in self.only):
+            return False
+        return not any(part in name for part in self.ignore)
+
+
+class LoraNetwork:
+    """The LoRA layers of one model, in the model's own order.
+
+    The layers live inside the model (each replaces the linear layer it wraps); this object only names them.
+    """
+
+    def __init__(self, layers: dict[str, LoraLinear]):
+        self.layers = layers
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Trainable matrices: ``A`` then ``B`` of each layer."""
+        for layer in self.layers.values():
+            yield layer.lora_A
+            yield layer.lora_B
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """PEFT's names: ``<path>.lora_A.weight`` (r, in) and ``<path>.lora_B.weight`` (out, r)."""
+        state: dict[str, Tensor] = {}
+        for path, layer in self.layers.items():
+            state[f"{path}.lora_A.weight"] = layer.lora_A.detach()
+            state[f"{path}.lora_B.weight"] = layer.lora_B.detach()
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Copy weights named as in `state_dict`; every layer must be there, with the same shapes."""
+        with torch.no_grad():
+            for path, layer in self.layers.items():
+                layer.lora_A.copy_(state[f"{path}.lora_A.weight"])
+                layer.lora_B.copy_(state[f"{path}.lora_B.weight"])
+
+    @contextmanager
+    def strength(self, multiplier: float) -> Iterator[None]:
+        """Multiply every addition by `multiplier` inside the ``with`` block; 0 gives the base model."""
+        before = [layer.multiplier for layer in self.layers.values()]
+        for layer in self.layers.values():
+            layer.multiplier = multiplier
+        try:
+            yield
+        finally:
+            for layer, value in zip(self.layers.values(), before, strict=True):
+                layer.multiplier = value
+
+
+def inject(
+    model: nn.Module,
+    targets: Targets,
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> LoraNetwork:
+    """Freeze `model` and put a LoRA on each of its linear layers that `targets` takes.
+
+    The starting values are a function of `seed` alone, whatever the device.
+
+    Raises:
+        JobError: nothing in the model matches.
+    """
+    model.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    layers: dict[str, LoraLinear] = {}
+    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for name in found:
+        if not targets.match(name):
+            continue
+        base = model.get_submodule(name)
+        assert isinstance(base, nn.Linear)
+        layer = LoraLinear(base, rank, alpha, dropout=dropout, dtype=dtype)
+        if not layer.lora_A.is_meta:
+            layer.reset(generator)
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer)
+        layers[name] = layer
+    if not layers:
+        raise JobError(_nothing_matches(targets, found), key="network.network_kwargs")
+    return LoraNetwork(layers)
+
+
+def _nothing_matches(targets: Targets, found: Sequence[str]) -> str:
+    inside: Iterable[str] = (name for name in found if any(block in name for block in targets.blocks))
+    example = next(iter(inside), found[0] if found else "none")
+    return (
+        f"no layer matches only_if_contains {list(targets.only)} and ignore_if_contains {list(targets.ignore)};"
+        f" layer names look like {example}"
+    )

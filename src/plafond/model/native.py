@@ -1,0 +1,104 @@
+"""Translate between diffusers' names of a model's layers and the names of its original ("native") release.
+
+Native models often fuse layers that diffusers keeps apart: FLUX's ``img_attn.qkv`` is ``to_q``, ``to_k`` and
+``to_v`` stacked along the output features. A table of `Entry` rows says how the two sides correspond, and serves
+both whole checkpoints (`to_diffusers`) and LoRA files (`lora_to_native`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plafond.errors import CheckpointError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One native layer and the diffusers layers it holds, in stacking order.
+
+    `swap_halves` marks a layer whose two output halves are exchanged (shift and scale of FLUX's last modulation).
+    `suffixes` maps the parameter's name in diffusers to its name in the native file.
+    """
+
+    native: str
+    diffusers: tuple[str, ...]
+    swap_halves: bool = False
+    suffixes: tuple[tuple[str, str], ...] = ((".weight", ".weight"), (".bias", ".bias"))
+
+
+def to_diffusers(
+    native: Mapping[str, Tensor], table: Iterable[Entry], shapes: Mapping[str, torch.Size], *, what: str
+) -> dict[str, Tensor]:
+    """Rename and split a native checkpoint.
+
+    Args:
+        native: tensors under native names.
+        table: the correspondence.
+        shapes: shape of each parameter of the diffusers model; gives the sizes of fused parts.
+        what: the file, for error messages.
+
+    Raises:
+        CheckpointError: a tensor is missing or has the wrong shape.
+    """
+    state: dict[str, Tensor] = {}
+    for entry in table:
+        for suffix, native_suffix in entry.suffixes:
+            names = [part + suffix for part in entry.diffusers if part + suffix in shapes]
+            if not names:
+                continue
+            source = entry.native + native_suffix
+            if source not in native:
+                raise CheckpointError(f"{what} has no tensor named {source}; is it a complete transformer?")
+            tensor = native[source]
+            if entry.swap_halves:
+                tensor = torch.cat(tensor.chunk(2)[::-1])
+            rows = [shapes[name][0] for name in names]
+            if tensor.shape[0] != sum(rows):
+                raise CheckpointError(f"{what}: {source} has {tensor.shape[0]} rows, the model has {sum(rows)}")
+            state.update(zip(names, tensor.split(rows), strict=True))
+    return state
+
+
+def lora_to_native(
+    lora: Mapping[str, Tensor], table: Iterable[Entry], out_features: Mapping[str, int], *, alpha: float, rank: int
+) -> dict[str, Tensor]:
+    """Rewrite a LoRA under native names, exactly.
+
+    Layers that are fused natively become one LoRA of rank ``parts × rank``: the ``A`` matrices are stacked and the
+    ``B`` matrices stand on a block diagonal, so the product is the same; parts without a LoRA are zero. Loaders
+    recognise the block diagonal and split it again without loss.
+
+    Args:
+        lora: PEFT names without prefix, as `LoraNetwork.state_dict` gives them.
+        table: the correspondence.
+        out_features: output features of each diffusers layer (also of those without a LoRA).
+        alpha: alpha of the LoRA; the fused alpha grows with the fused rank, so that the scale stays.
+        rank: rank of the LoRA.
+
+    Returns:
+        ``<native>.lora_down.weight``, ``<native>.lora_up.weight`` and ``<native>.alpha`` tensors.
+    """
+    state: dict[str, Tensor] = {}
+    for entry in table:
+        present = [part for part in entry.diffusers if f"{part}.lora_A.weight" in lora]
+        if not present:
+            continue
+        like = lora[f"{present[0]}.lora_A.weight"]
+        downs: list[Tensor] = []
+        ups: list[Tensor] = []
+        for part in entry.diffusers:
+            down = lora.get(f"{part}.lora_A.weight")
+            up = lora.get(f"{part}.lora_B.weight")
+            downs.append(like.new_zeros(like.shape) if down is None else down)
+            ups.append(like.new_zeros(out_features[part], rank) if up is None else up)
+        up = torch.block_diag(*ups) if len(ups) > 1 else ups[0]
+        if entry.swap_halves:
+            up = torch.cat(up.chunk(2)[::-1])
+        state[f"{entry.native}.lora_down.weight"] = torch.cat(downs)
+        state[f"{entry.native}.lora_up.weight"] = up.contiguous()
+        state[f"{entry.native}.alpha"] = torch.tensor(float(alpha) * len(ups))
+    return state

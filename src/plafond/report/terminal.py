@@ -1,0 +1,101 @@
+"""What the user sees while a run goes on: one live line in a terminal, a line now and then in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+PIPE_SECONDS = 10.0
+"""Without a terminal, progress is printed at most this often."""
+
+
+class Terminal:
+    """Progress and notes of one run, written to `stream`; a context manager."""
+
+    def __init__(self, stream: TextIO):
+        self.console = Console(file=stream, highlight=False, soft_wrap=True)
+        self.live = self.console.is_terminal
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            disable=not self.live,
+            transient=True,
+        )
+        self._printed = 0.0
+        self._times: deque[float] = deque(maxlen=20)
+
+    def __enter__(self) -> Terminal:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def note(self, text: str) -> None:
+        """Print one line."""
+        self.console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Print one warning."""
+        self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
+
+    def phase(self, title: str) -> Callable[[int, int], None]:
+        """A hook ``(done, total)`` that shows the progress of one phase."""
+        task: list[TaskID] = []
+
+        def show(done: int, total: int) -> None:
+            if self.live:
+                if not task:
+                    task.append(self.progress.add_task(title, total=total, note=""))
+                self.progress.update(task[0], completed=done, total=total)
+                if done >= total:
+                    self.progress.remove_task(task.pop())
+            elif done < total and self._due():
+                self.note(f"{title}: {done}/{total}")
+
+        return show
+
+    def training(self, start: int, total: int) -> Callable[[int, float], None]:
+        """A hook ``(step, loss)`` that shows the training's progress from step `start` on."""
+        task = self.progress.add_task("training", total=total, completed=start, note="")
+        self._times.append(time.monotonic())
+
+        def show(step: int, loss: float) -> None:
+            self._times.append(time.monotonic())
+            seconds = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+            rate = f"{1 / seconds:.2f} it/s" if seconds < 1 else f"{seconds:.2f} s/it"
+            left = _duration(seconds * (total - step))
+            self.progress.update(task, completed=step, note=f"loss {loss:.4f}  {rate}  {left} left")
+            if not self.live and (self._due() or step == total):
+                self.note(f"step {step}/{total}  loss {loss:.4f}  {rate}  {left} left")
+
+        return show
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._printed < PIPE_SECONDS:
+            return False
+        self._printed = now
+        return True
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,81 @@
+"""Preview pictures: before training, every few steps, and at the end."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from PIL.Image import Image
+from torch import nn
+
+from plafond.families import Family
+from plafond.families._contract import TextEmbedding
+from plafond.job.sample import SampleItem
+from plafond.job.schema import ProcessConfig
+from plafond.model.checkpoint import Source
+from plafond.training.ema import Ema
+from plafond.training.run_folder import RunFolder, write_atomically
+from plafond.training.trainee import Trainee
+
+PIL_FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}
+
+
+class Previewer:
+    """Draws the job's previews with the model as it is at the moment."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        family: Family,
+        process: ProcessConfig,
+        source: Source,
+        vae: Callable[[], nn.Module],
+        texts: dict[str, TextEmbedding],
+        folder: RunFolder,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        self.trainee, self.family, self.process, self.source = trainee, family, process, source
+        self.vae, self.texts, self.folder, self.device, self.dtype = vae, texts, folder, device, dtype
+
+    def due(self, step: int, *, first: bool) -> bool:
+        """Whether previews are made after this many updates; `first` is true before a run's first step."""
+        train, sample = self.process.train, self.process.sample
+        if train.disable_sampling or not sample.samples:
+            return False
+        if first:
+            return train.force_first_sample or (step == 0 and not train.skip_first_sample)
+        return step >= sample.sample_start_step and step % sample.sample_every == 0
+
+    def draw(self, step: int, ema: Ema | None, progress: Callable[[int, int], None]) -> list[Path]:
+        """Draw and save every preview; `progress` is told how many of how many are done."""
+        items = self.process.sample.samples
+        self.trainee.transformer.eval()
+        vae = self.vae().to(self.device)
+        written: list[Path] = []
+        try:
+            with ema.applied() if ema else nullcontext():
+                for index, item in enumerate(items):
+                    progress(index, len(items))
+                    written.append(self._one(step, index, item, vae))
+        finally:
+            vae.to("cpu")
+        progress(len(items), len(items))
+        return written
+
+    def _one(self, step: int, index: int, item: SampleItem, vae: nn.Module) -> Path:
+        if item.seed < 0:
+            item = item.model_copy(update={"seed": secrets.randbelow(2**31)})
+        text = {name: tensor.to(self.device, self.dtype) for name, tensor in self.texts[item.prompt].items()}
+        with torch.no_grad(), self.trainee.strength(item.network_multiplier):
+            picture = self.family.preview(self.trainee.transformer, vae, self.source, item, text)
+        target = self.folder.sample(step, index, self.process.sample.format)
+        write_atomically(target, lambda path: _save(picture, path, self.process.sample.format))
+        return target
+
+
+def _save(picture: Image, path: Path, extension: str) -> None:
+    picture.save(path, format=PIL_FORMATS[extension], quality=95)

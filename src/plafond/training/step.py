@@ -1,0 +1,103 @@
+"""One training step: some micro-batches forward and backward, then one update.
+
+A micro-batch is a pure function of (job, step, index): its pictures, captions, noise and noise levels are all drawn
+from the seed and the position, so it can be repeated and resumed exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plafond.data.batches import Batch
+from plafond.families import Family
+from plafond.families._contract import TextEmbedding
+from plafond.job.schema import ProcessConfig
+from plafond.training.loss import noisy_latents, sample_losses
+from plafond.training.randomness import derived_seed, generator
+from plafond.training.timesteps import draw_sigmas, loss_weights
+from plafond.training.trainee import Trainee
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """What one forward and backward pass sees.
+
+    `latents` (B, C, h, w) and the tensors of `text` (B, ...) are on the CPU, as the caches hold them; `share` is this
+    micro-batch's part of the step's samples, so that the step's gradient is the mean over all of them.
+    """
+
+    batch: Batch
+    latents: Tensor
+    text: TextEmbedding
+    step: int
+    index: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a step did: its mean loss, the gradient's length before clipping, and whether it was applied."""
+
+    loss: float
+    grad_norm: float
+    applied: bool
+
+
+class Stepper:
+    """Runs steps of one job on one device."""
+
+    def __init__(self, trainee: Trainee, family: Family, process: ProcessConfig, device: torch.device, dtype: torch.dtype):
+        self.trainee, self.family, self.process = trainee, family, process
+        self.device, self.dtype = device, dtype
+
+    def run(self, micros: list[MicroBatch], optimizer: torch.optim.Optimizer) -> Outcome:
+        """Accumulate the mean gradient of all micro-batches and update, unless something is not finite."""
+        settings = self.process.train
+        # dropout and stochastic rounding draw from the global generator
+        torch.manual_seed(derived_seed(self.process.training_seed, "step", micros[0].step))
+        self.trainee.transformer.train()
+        loss = math.fsum(self.micro_step(micro) for micro in micros)
+        parameters = list(self.trainee.parameters.values())
+        limit = math.inf if settings.optimizer == "adafactor" else settings.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        applied = math.isfinite(loss) and math.isfinite(norm)
+        if applied:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return Outcome(loss=loss, grad_norm=norm, applied=applied)
+
+    def micro_step(self, micro: MicroBatch) -> float:
+        """Forward and backward of one micro-batch; adds to the gradients and returns its share of the loss."""
+        loss = self.loss(micro) * micro.share
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def loss(self, micro: MicroBatch) -> Tensor:
+        """Mean weighted loss of one micro-batch, a float32 scalar."""
+        settings = self.process.train
+        position = (micro.step, micro.index)
+        latents = micro.latents.float()
+        noise = torch.randn(latents.shape, generator=generator(self.process.training_seed, "noise", *position))
+        height, width = latents.shape[-2:]
+        sigmas = draw_sigmas(
+            latents.shape[0],
+            settings,
+            self.family.shift(height, width),
+            generator(self.process.training_seed, "timestep", *position),
+        )
+        latents, noise, sigmas = (tensor.to(self.device) for tensor in (latents, noise, sigmas))
+        noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
+        text = {name: tensor.to(self.device, self.dtype) for name, tensor in micro.text.items()}
+        config = micro.batch.config
+        with self.trainee.strength(config.network_weight):
+            velocity = self.family.predict(self.trainee.transformer, noisy, sigmas, text, settings)
+        losses = sample_losses(velocity, noise - latents, settings.loss_type)
+        losses = losses * loss_weights(sigmas, settings.timestep_type) * config.loss_multiplier
+        if settings.max_loss is not None:
+            losses = losses.clamp(max=settings.max_loss)
+        return losses.mean()

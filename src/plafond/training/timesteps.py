@@ -1,0 +1,66 @@
+"""Which noise levels are trained, and how much each counts.
+
+A noise level ``sigma`` runs from 1 (pure noise) to 0 (clean). AI Toolkit lays 1,000 levels on a grid that depends on
+``train.timestep_type`` and draws an index into it; the same distribution is drawn here from the grid's quantile
+function, so that no grid has to be redrawn each step. The position ``u`` in [0, 1) counts from the noisy end.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from plafond.job.train import TrainConfig
+
+GRID = 1000
+
+
+def draw_sigmas(count: int, settings: TrainConfig, shift: float, generator: torch.Generator) -> Tensor:
+    """Draw noise levels.
+
+    Args:
+        count: how many.
+        settings: ``timestep_type``, ``content_or_style``, ``min_denoising_steps``, ``max_denoising_steps``.
+        shift: the family's ``mu`` for the batch's resolution; used by ``timestep_type: shift``.
+        generator: source of randomness.
+
+    Returns:
+        float32 (count,), each in (0, 1].
+    """
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64)
+    if settings.content_or_style == "content":
+        uniform = uniform**3
+    elif settings.content_or_style == "style":
+        uniform = 1 - (1 - uniform) ** 3
+    low = settings.min_denoising_steps / GRID
+    high = min(1.0, (settings.max_denoising_steps + 1) / GRID)
+    position = low + uniform * (high - low)
+    return _quantile(position, settings.timestep_type, shift).float()
+
+
+def _quantile(position: Tensor, timestep_type: str, shift: float) -> Tensor:
+    # Stay half a grid cell away from both ends: the sigmoid's quantile is infinite there.
+    inner = position.clamp(0.5 / GRID, 1 - 0.5 / GRID)
+    if timestep_type == "sigmoid":
+        return torch.sigmoid(torch.special.ndtri(1 - inner))
+    straight = 1 - position * (1 - 1 / GRID)
+    if timestep_type == "shift":
+        return math.exp(shift) / (math.exp(shift) + (1 / straight - 1))
+    return straight
+
+
+def loss_weights(sigmas: Tensor, timestep_type: str) -> Tensor:
+    """Weight of each noise level in the loss: a bell with mean 1 for ``weighted``, 1 for all other types.
+
+    The bell is ``exp(-2 ((x - 500) / 1000)²)`` over the 1,000 levels, lowered so that its ends touch 0.
+    """
+    if timestep_type != "weighted":
+        return torch.ones_like(sigmas)
+    levels = torch.arange(GRID, dtype=torch.float64)
+    bell = torch.exp(-2 * ((levels - GRID / 2) / GRID) ** 2)
+    bell = bell - bell.min()
+    bell = bell / bell.mean()
+    index = ((1 - sigmas.double()) * (GRID - 1)).round().long().clamp(0, GRID - 1)
+    return bell[index.cpu()].to(sigmas)

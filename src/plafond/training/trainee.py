@@ -1,0 +1,143 @@
+"""What is trained: a LoRA on the frozen transformer, or the transformer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plafond.errors import CheckpointError, JobError
+from plafond.families import Family
+from plafond.job.schema import ProcessConfig
+from plafond.model.checkpoint import reading
+from plafond.model.lora import LoraNetwork, Targets, inject
+from plafond.training.checkpoint import Identity
+from plafond.training.randomness import derived_seed
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """The transformer, with the adapter if there is one, and the parameters that the optimizer sees."""
+
+    transformer: nn.Module
+    network: LoraNetwork | None
+    parameters: dict[str, nn.Parameter]
+
+    @contextmanager
+    def strength(self, multiplier: float) -> Iterator[None]:
+        """Scale the adapter inside the ``with`` block; a full fine-tune has none and is left as it is."""
+        if self.network is None or multiplier == 1.0:
+            yield
+            return
+        with self.network.strength(multiplier):
+            yield
+
+    def identity(self, process: ProcessConfig) -> Identity:
+        """What a saved state must share with this run."""
+        return Identity(
+            model=process.model.name_or_path,
+            network=process.network.type if process.network else "full fine-tune",
+            rank=process.network.linear if process.network else None,
+            layers=len(self.parameters),
+            optimizer=process.train.optimizer,
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copies of the trained weights on the CPU, by name."""
+        return {name: parameter.detach().to("cpu", copy=True) for name, parameter in self.parameters.items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Restore what `weights` gave."""
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(weights[name])
+
+
+def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig) -> Trainee:
+    """Put the job's adapter on the transformer, or unfreeze it when the job has no ``network``.
+
+    Raises:
+        JobError: the job's filters leave nothing to train.
+    """
+    if process.train.gradient_checkpointing:
+        transformer.enable_gradient_checkpointing()  # type: ignore[operator]
+    if process.network is None:
+        return Trainee(transformer, None, _unfreeze(transformer, process))
+    rank = process.network.linear
+    kwargs = process.network.network_kwargs
+    network = inject(
+        transformer,
+        Targets(
+            blocks=family.lora_blocks if process.network.transformer_only else ("",),
+            only=kwargs.only_if_contains,
+            ignore=kwargs.ignore_if_contains,
+        ),
+        rank=rank,
+        # AI Toolkit forces alpha = rank on transformers, whatever the file says.
+        alpha=float(rank),
+        dropout=process.network.dropout or 0.0,
+        seed=derived_seed(process.training_seed, "lora"),
+    )
+    if process.network.pretrained_lora_path:
+        load_lora_file(network, Path(process.network.pretrained_lora_path))
+    parameters: dict[str, nn.Parameter] = {}
+    for path, layer in network.layers.items():
+        parameters[f"{path}.lora_A.weight"] = layer.lora_A
+        parameters[f"{path}.lora_B.weight"] = layer.lora_B
+    return Trainee(transformer, network, parameters)
+
+
+def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Parameter]:
+    only, ignore = process.model.only_if_contains, process.model.ignore_if_contains
+    chosen: dict[str, nn.Parameter] = {}
+    for name, parameter in transformer.named_parameters():
+        # AI Toolkit's filters see the name with this prefix
+        full = f"transformer.{name}"
+        wanted = (not only or any(part in full for part in only)) and not any(part in full for part in ignore)
+        parameter.requires_grad_(wanted)
+        if wanted:
+            chosen[name] = parameter
+    if not chosen:
+        message = f"only_if_contains {list(only)} and ignore_if_contains {list(ignore)} leave no parameter to train"
+        raise JobError(message, key="model.only_if_contains")
+    return chosen
+
+
+def load_lora_file(network: LoraNetwork, path: Path) -> None:
+    """Start from a saved LoRA under diffusers' names (with or without the ``transformer.`` prefix).
+
+    Raises:
+        CheckpointError: the file lacks layers, or has another rank.
+    """
+    from safetensors.torch import load_file
+
+    saved = reading(str(path), lambda: load_file(path))
+    state = {name.removeprefix("transformer."): tensor for name, tensor in saved.items()}
+    for name, tensor in network.state_dict().items():
+        if name not in state:
+            raise CheckpointError(f"{path} has no tensor {name}; does it belong to this model?")
+        if state[name].shape != tensor.shape:
+            found, expected = tuple(state[name].shape), tuple(tensor.shape)
+            raise CheckpointError(f"{path}: {name} has shape {found}, this job's network has {expected}")
+    network.load_state_dict(state)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state with its tensors on the CPU, fit for `torch.save` and a weights-only load."""
+    state: dict[str, Any] = _to_cpu(optimizer.state_dict())
+    return state
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _to_cpu(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_cpu(item) for item in value)
+    return value
