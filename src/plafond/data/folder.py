@@ -304,7 +304,7 @@ def _missing(source: Path) -> str:
 
 def _empty(source: Path, found: list[_Found], problems: list[str]) -> str:
     if found:
-        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         first = problems[0].rstrip(".")
         return f"{show(source)}: none of its {len(found)} pictures can be read ({first}{more})."
     hidden = len(EXTENSIONS) - 4
