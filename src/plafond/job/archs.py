@@ -1,4 +1,4 @@
-"""The architectures that AI Toolkit has a name for. Which of them can be trained is for the families to say."""
+"""Architectures that AI Toolkit has a name for. Which of them can be trained is for the families to say."""
 
 from __future__ import annotations
 

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from plafond.job.archs import LEGACY_FLAGS
-from plafond.job.section import Flag, Input, Section, Settings, Texts
+from plafond.job.section import Flag, Input, Section, Settings, Texts, nearest
+
+QTYPES = (
+    *("qfloat8", "qint8", "qint4", "qint2", "float8", "int8", "convrot8", "convrot4", "nvfp4"),
+    *(f"uint{bits}" for bits in range(2, 9)),
+    *(f"convrotint{bits}" for bits in range(2, 8)),
+    *("convrotbitnet", "orbit2", "orbit3", "orbit4"),
+    *("qfloat8_e4m3fn", "qfloat8_e4m3fnuz", "qfloat8_e5m2", "nf4"),
+)
+"""Names of quantised number formats; all are AI Toolkit's but nf4."""
+
+
+def _qtype(value: str) -> str:
+    # "uint3|org/repo/file.safetensors" names an accuracy recovery adapter as well; "" means none.
+    name = value.split("|")[0].strip()
+    if name in QTYPES or not name:
+        return value
+    near = nearest(name, QTYPES)
+    hint = f"; did you mean {near}?" if near else ""
+    message = f'expected a number format such as qfloat8, uint4 or nf4, found "{name}"{hint}'
+    raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
+
+
+Qtype = Annotated[str, AfterValidator(_qtype)]
 
 
 class ModelConfig(Section):
@@ -36,11 +60,11 @@ class ModelConfig(Section):
     quantize: Flag = Field(
         False, description="Store the frozen weights of the denoising model in fewer bits."
     )
-    qtype: str = Field("qfloat8", description="Number format of the quantised weights.")
+    qtype: Qtype = Field("qfloat8", description="Number format of the quantised weights.")
     quantize_te: Flag = Field(
         False, description="Quantise the text encoder too; like quantize when not given."
     )
-    qtype_te: str = Field("qfloat8", description="Number format of the quantised text encoder.")
+    qtype_te: Qtype = Field("qfloat8", description="Number format of the quantised text encoder.")
     quantize_kwargs: Settings = Field(
         {}, description="More settings; exclude lists layers that stay unquantised."
     )

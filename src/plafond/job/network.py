@@ -35,6 +35,7 @@ class NetworkConfig(Section):
             schema={"type": "integer", "minimum": 1},
             description="Another name of linear; it wins.",
             into="linear",
+            wins=True,
         ),
         "alpha": Input(
             schema={"type": "number", "exclusiveMinimum": 0},

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from plafond.job.dataset import DatasetConfig
+from plafond.job.document import KeyPath
 from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
 from plafond.job.section import Section, one_name
 from plafond.job.train import TrainConfig
-
-KeyPath = tuple[str | int, ...]
 
 DEFAULT_SEED = 42
 
@@ -64,6 +63,7 @@ class Job:
         text: the file as it stands on disk, before any replacement.
         warnings: one sentence each, with file, line and key.
         lines: 1-based line of each key, by its path from the top of the file.
+        overrides: settings from the command line, by the path of the value they set.
     """
 
     name: str
@@ -73,3 +73,4 @@ class Job:
     text: str
     warnings: tuple[str, ...] = ()
     lines: Mapping[KeyPath, int] = field(default_factory=dict, repr=False)
+    overrides: Mapping[KeyPath, str] = field(default_factory=dict, repr=False)

@@ -1,8 +1,8 @@
 """The base of all sections of a job file, and the types their fields share.
 
 A section is a frozen pydantic model whose field names are AI Toolkit's keys. It holds *resolved* values:
-aliases are merged, spellings made one, defaults filled in. Keys that exist only in the file (an alias, a legacy
-list) are not fields; they are listed in `Section.inputs`.
+aliases are merged, spellings made one, defaults filled in. Keys that exist only in the file (an alias, a
+legacy list) are not fields; they are listed in `Section.inputs`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ class Input:
         schema: JSON Schema of the value as users write it.
         description: one sentence for editors.
         into: the field it is merged into.
+        wins: whether it counts when the field is given as well.
     """
 
     schema: Mapping[str, Any]
     description: str
     into: str
+    wins: bool = False
 
 
 class Section(BaseModel):

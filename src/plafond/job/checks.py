@@ -1,0 +1,46 @@
+"""Settings that contradict each other."""
+
+from __future__ import annotations
+
+from plafond.job.archs import TEXT_ENCODER_SEES_IMAGES
+from plafond.job.document import KeyPath
+from plafond.job.schema import ProcessConfig
+from plafond.job.source import Source
+
+
+def contradictions(process: ProcessConfig, path: KeyPath, source: Source) -> None:
+    """Note settings that AI Toolkit refuses to combine, among those that plafond has."""
+    train, model = process.train, process.model
+    if train.train_text_encoder:
+        for key in ("cache_text_embeddings", "unload_text_encoder"):
+            if getattr(train, key):
+                source.problem(
+                    (*path, "train", "train_text_encoder"),
+                    f"the text encoder cannot be trained with {key}: true, which removes it",
+                )
+    cached = [dataset.cache_text_embeddings for dataset in process.datasets]
+    if any(cached) and not all(cached):
+        source.problem(
+            (*path, "datasets", cached.index(True), "cache_text_embeddings"),
+            "expected all datasets or none to cache text embeddings; set train.cache_text_embeddings instead",
+        )
+    if (
+        train.unload_text_encoder
+        and not train.cache_text_embeddings
+        and model.arch in TEXT_ENCODER_SEES_IMAGES
+    ):
+        source.problem(
+            (*path, "train", "unload_text_encoder"),
+            f"the text encoder of {model.arch} reads the control images; use cache_text_embeddings instead",
+        )
+    if "|" in model.qtype and model.assistant_lora_path is not None:
+        source.problem(
+            (*path, "model", "assistant_lora_path"),
+            "an assistant LoRA cannot be combined with the accuracy recovery adapter in qtype",
+        )
+    if train.min_denoising_steps > train.max_denoising_steps:
+        source.problem(
+            (*path, "train", "min_denoising_steps"),
+            f"expected at most max_denoising_steps ({train.max_denoising_steps}), "
+            f"found {train.min_denoising_steps}",
+        )

@@ -1,0 +1,104 @@
+"""Which keys each section has, and what to say about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plafond.job import known_keys
+from plafond.job.dataset import DatasetConfig
+from plafond.job.document import KeyPath
+from plafond.job.known_keys import Known
+from plafond.job.model import ModelConfig
+from plafond.job.network import NetworkConfig, NetworkKwargs
+from plafond.job.sample import SampleConfig, SampleItem
+from plafond.job.save import LoggingConfig, SaveConfig
+from plafond.job.schema import PlafondConfig, ProcessConfig
+from plafond.job.section import Section, nearest
+from plafond.job.source import Source
+from plafond.job.train import EmaConfig, TrainConfig
+
+NOT_USED = "known to AI Toolkit, not used by plafond"
+
+# Words that read alike across sections are only offered when they are nearly the same.
+_FAR_CUTOFF = 0.85
+
+
+@dataclass(frozen=True)
+class SectionKeys:
+    """The keys of one section: those of the model, and those that only AI Toolkit acts on."""
+
+    model: type[Section]
+    known: Mapping[str, Known]
+
+    def all(self) -> list[str]:
+        """Every key that has a meaning in this section."""
+        return [*self.model.keys(), *self.known]
+
+
+SECTIONS: Mapping[str, SectionKeys] = {
+    "": SectionKeys(ProcessConfig, known_keys.PROCESS),
+    "train": SectionKeys(TrainConfig, known_keys.TRAIN),
+    "train.ema_config": SectionKeys(EmaConfig, known_keys.EMA),
+    "model": SectionKeys(ModelConfig, known_keys.MODEL),
+    "network": SectionKeys(NetworkConfig, known_keys.NETWORK),
+    "network.network_kwargs": SectionKeys(NetworkKwargs, known_keys.NETWORK_KWARGS),
+    "datasets": SectionKeys(DatasetConfig, known_keys.DATASET),
+    "sample": SectionKeys(SampleConfig, known_keys.SAMPLE),
+    "sample.samples": SectionKeys(SampleItem, known_keys.SAMPLE_ITEM),
+    "save": SectionKeys(SaveConfig, known_keys.SAVE),
+    "logging": SectionKeys(LoggingConfig, known_keys.LOGGING),
+    "plafond": SectionKeys(PlafondConfig, {}),
+}
+"""Every section by its dotted name; the empty name is the process itself."""
+
+LISTS = frozenset({"datasets", "sample.samples"})
+"""Sections that come as a list of mappings."""
+
+
+def take_keys(
+    raw: Mapping[str, Any], section: str, path: KeyPath, source: Source, *, strict: bool
+) -> dict[str, Any]:
+    """Return what plafond acts on, without nulls; warn of the rest.
+
+    Args:
+        raw: the mapping as it stands in the file.
+        section: dotted name of the section, a key of `SECTIONS`.
+        path: where the mapping stands in the file.
+        source: takes the warnings.
+        strict: make unknown keys an error.
+    """
+    keys = SECTIONS[section]
+    own = set(keys.model.keys())
+    taken: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key in own:
+            if value is not None:
+                taken[key] = value
+        elif key in keys.known:
+            known = keys.known[key]
+            if value is not None and value != known.default:
+                source.warn((*path, key), f"{NOT_USED}; {known.why}" if known.why else NOT_USED)
+        elif strict:
+            source.problem((*path, key), "unknown key" + suggestion(key, section))
+        else:
+            source.warn((*path, key), "unknown key, ignored" + suggestion(key, section))
+    return taken
+
+
+def suggestion(key: str, section: str) -> str:
+    """End a sentence about an unknown key with where it belongs or how it is spelt."""
+    for other, keys in SECTIONS.items():
+        if other != section and key in keys.all():
+            return (
+                f"; {key} belongs under {other}" if other else f"; {key} belongs one level up, beside train"
+            )
+    near = nearest(key, SECTIONS[section].all())
+    if near:
+        return f"; did you mean {near}?"
+    far = {name: other for other, keys in SECTIONS.items() for name in keys.all() if other != section}
+    near = nearest(key, far, cutoff=_FAR_CUTOFF)
+    if near is None:
+        return ""
+    return f"; did you mean {far[near]}.{near}?" if far[near] else f"; did you mean {near}, beside train?"

@@ -1,0 +1,124 @@
+"""`--set train.steps=30`: values from the command line that take the place of those in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from plafond.errors import UsageError
+from plafond.job.document import DocumentError, KeyPath, read_yaml
+from plafond.job.keys import LISTS, SECTIONS
+from plafond.job.section import nearest
+from plafond.job.sentences import shown
+
+# When one of these is set, the other spellings of the same thing in the file must not win over it.
+_RIVALS = {
+    "train.gradient_accumulation": ("gradient_accumulation_steps",),
+    "train.gradient_accumulation_steps": ("gradient_accumulation",),
+    "train.unet_lr": ("lr",),
+    "network.linear": ("rank",),
+    "network.alpha": ("linear_alpha",),
+    "datasets.caption_type": ("caption_ext",),
+    "datasets.dataset_path": ("folder_path",),
+    "datasets.control_path": ("control_path_1", "control_path_2", "control_path_3"),
+    "model.auto_memory": ("layer_offloading",),
+    "sample.prompts": ("samples",),
+}
+
+
+def apply_overrides(processes: list[dict[str, Any]], overrides: Iterable[str]) -> dict[KeyPath, str]:
+    """Write `dotted.key=value` settings into every process.
+
+    Returns:
+        The path of each value that was set and the setting as the user wrote it.
+
+    Raises:
+        UsageError: a setting is malformed, or its key does not exist.
+    """
+    paths: dict[KeyPath, str] = {}
+    for setting in overrides:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {setting}: expected KEY=VALUE, as in train.steps=30")
+        parts: KeyPath = tuple(int(part) if part.isdecimal() else part for part in key.strip().split("."))
+        rivals = _check(parts, setting)
+        try:
+            value = read_yaml(text).data
+        except DocumentError:
+            value = text.strip()
+        for index, process in enumerate(processes):
+            _write(process, parts, value, rivals, setting)
+            paths[("config", "process", index, *parts)] = setting
+    return paths
+
+
+def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
+    """Make sure that the key exists; return the keys that would compete with it."""
+    section = ""
+    rest = list(parts)
+    while True:
+        key = rest.pop(0)
+        keys = SECTIONS[section]
+        name = f"{section}.{key}".lstrip(".")
+        if key not in keys.all():
+            raise UsageError(f"--set {setting}: unknown key {name}{_suggest(str(key), section)}")
+        if not rest or name not in SECTIONS:
+            return _RIVALS.get(name, ())
+        section = name
+        if name in LISTS:
+            index = rest.pop(0)
+            if not isinstance(index, int):
+                raise UsageError(f"--set {setting}: expected a number after {name}, as in {name}.0.{index}")
+            if not rest:
+                return ()
+
+
+def _suggest(key: str, section: str) -> str:
+    prefix = f"{section}." if section else ""
+    near = nearest(key, SECTIONS[section].all())
+    if near is None:
+        names = {name: other for other, keys in SECTIONS.items() for name in keys.all()}
+        near = nearest(key, names, cutoff=0.8)
+        prefix = f"{names[near]}." if near and names[near] else ""
+    if near is None:
+        return ""
+    # A list needs the number of an item in front of the key.
+    for name in LISTS:
+        prefix = prefix.replace(f"{name}.", f"{name}.0.") if prefix == f"{name}." else prefix
+    return f"; did you mean {prefix}{near}?"
+
+
+def _write(
+    process: dict[str, Any], parts: KeyPath, value: object, rivals: Iterable[str], setting: str
+) -> None:
+    if parts[:2] == ("sample", "samples"):
+        _prompts_to_samples(process.get("sample"))
+    target: Any = process
+    for depth, part in enumerate(parts):
+        last = depth == len(parts) - 1
+        if isinstance(part, int):
+            if not isinstance(target, list) or part >= len(target):
+                at = ".".join(map(str, parts[:depth]))
+                count = len(target) if isinstance(target, list) else 0
+                raise UsageError(f"--set {setting}: {at} has {count} items, counted from 0")
+        elif not isinstance(target, dict):
+            at = ".".join(map(str, parts[:depth]))
+            raise UsageError(f"--set {setting}: {at} is {shown(target)} in the job, not a mapping")
+        if last:
+            target[part] = value
+        elif isinstance(part, int) or target.get(part) is not None:
+            target = target[part]
+        else:
+            target[part] = {}
+            target = target[part]
+    if isinstance(target, dict):
+        for rival in rivals:
+            target.pop(rival, None)
+
+
+def _prompts_to_samples(sample: object) -> None:
+    """Let single previews be addressed although the file has the older list of prompts."""
+    if not isinstance(sample, dict) or sample.get("samples") is not None:
+        return
+    if isinstance(sample.get("prompts"), list):
+        sample["samples"] = [{"prompt": prompt} for prompt in sample.pop("prompts")]

@@ -1,0 +1,161 @@
+"""From the keys in the file to the fields of a section: aliases, old spellings, defaults that follow."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
+from plafond.job.document import KeyPath
+from plafond.job.model import ModelConfig
+from plafond.job.prompts import FlagError, read_flags
+from plafond.job.sample import SampleConfig, SampleItem
+from plafond.job.section import Section, nearest
+from plafond.job.sentences import sentence, shown
+from plafond.job.source import Source
+
+S = TypeVar("S", bound=Section)
+
+Values = dict[str, Any]
+
+
+def build(model: type[S], values: Values, path: KeyPath, source: Source) -> S | None:
+    """Make a section of its values; note what is wrong with them and return None if anything is."""
+    values, origin = merge_inputs(model, values)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            field, *rest = detail["loc"] or ("",)
+            at = (*path, origin.get(str(field), field))
+            # Pydantic also names the type it tried; only what stands in the file is a place.
+            for part in rest:
+                at = (*at, part) if (*at, part) in source.lines else at
+            source.problem(at if detail["type"] != "missing" else (*path, field), sentence(detail, model))
+        return None
+
+
+def merge_inputs(model: type[Section], values: Values) -> tuple[Values, dict[str, str]]:
+    """Put each alias into its field. Returns the fields and the key in the file that each came from."""
+    merged = {key: value for key, value in values.items() if key not in model.inputs}
+    origin: dict[str, str] = {}
+    for key, declared in model.inputs.items():
+        if key in values and (declared.wins or declared.into not in merged):
+            merged[declared.into] = values[key]
+            origin[declared.into] = key
+    return merged, origin
+
+
+def accumulation(values: Values, path: KeyPath, source: Source) -> None:
+    """Merge the two spellings of gradient accumulation, which may not both ask for something."""
+    new, old = values.get("gradient_accumulation"), values.get("gradient_accumulation_steps")
+    if new is None or old is None:
+        return
+    if new != 1 and old != 1:
+        source.problem(
+            (*path, "gradient_accumulation_steps"),
+            f"gradient_accumulation ({shown(new)}) and gradient_accumulation_steps ({shown(old)}) "
+            "are both set; keep only gradient_accumulation",
+        )
+    del values["gradient_accumulation" if new == 1 and new is not True else "gradient_accumulation_steps"]
+
+
+def arch(values: Values, path: KeyPath, source: Source) -> None:
+    """Find the architecture from `arch` (with a variant after a colon) or from the legacy flags."""
+    flags = [flag for flag in LEGACY_FLAGS if flag in values]
+    for flag in flags:
+        if values[flag] not in (True, False):
+            source.problem((*path, flag), f"expected true or false, found {shown(values[flag])}")
+    named = {LEGACY_FLAGS[flag]: flag for flag in flags if values.pop(flag) in (True, 1)}
+    if "arch" in values:
+        if isinstance(values["arch"], str):
+            _split_arch(values, path, source)
+        return
+    # SSD and Vega are cut-down SDXL, Sigma is a PixArt: files set both flags.
+    if "ssd" in named or "vega" in named:
+        named.pop("sdxl", None)
+    if "pixart_sigma" in named:
+        named.pop("pixart", None)
+    if len(named) > 1:
+        first, second = list(named.values())[:2]
+        source.problem((*path, second), f"{first} and {second} are both true; write one arch instead")
+    if named:
+        values["arch"] = next(iter(named))
+
+
+def _split_arch(values: Values, path: KeyPath, source: Source) -> None:
+    name, _, tag = values["arch"].partition(":")
+    name = ALIASES.get(name, name)
+    if name not in ARCHS:
+        near = nearest(name, [*ARCHS, *ALIASES])
+        hint = f"; did you mean {near}?" if near else ""
+        source.problem((*path, "arch"), f'expected the name of an architecture, found "{name}"{hint}')
+    values["arch"] = name
+    if tag:
+        values["arch_tag"] = tag
+
+
+def model(values: Values, path: KeyPath, source: Source) -> ModelConfig | None:
+    """Resolve the base model."""
+    arch(values, path, source)
+    if "quantize" in values:
+        values.setdefault("quantize_te", values["quantize"])
+    return build(ModelConfig, values, path, source)
+
+
+def dataset(values: Values, train_values: Values, trigger_word: object) -> Values:
+    """Resolve the parts of a dataset that have several spellings or follow the process."""
+    extension = values.pop("caption_type", None)
+    extension = values.get("caption_ext", extension)
+    if isinstance(extension, str):
+        extension = extension if extension.startswith(".") else f".{extension}"
+    if extension is not None:
+        values["caption_ext"] = extension
+    more = [
+        values.pop(key) for key in ("control_path_1", "control_path_2", "control_path_3") if key in values
+    ]
+    if more:
+        first = values.get("control_path", [])
+        values["control_path"] = [*(first if isinstance(first, list) else [first]), *more]
+    if trigger_word is not None:
+        values.setdefault("trigger_word", trigger_word)
+    if train_values.get("cache_text_embeddings") in (True, 1):
+        values["cache_text_embeddings"] = True
+    return values
+
+
+def samples(
+    config: SampleConfig, items: list[tuple[KeyPath, Values]], trigger_word: str, source: Source
+) -> tuple[SampleItem, ...]:
+    """Fill in each preview: its own values, its prompt's flags, then the section's.
+
+    A seed given for one preview is also the seed of those after it, until another is given; with `walk_seed`
+    it is the section's seed plus the preview's index instead. A seed of -1 stays random. A seed in a prompt
+    flag is for that prompt alone.
+    """
+    result = []
+    running = config.seed
+    inherited = {name: getattr(config, name) for name in SampleItem.model_fields if hasattr(config, name)}
+    for index, (path, own) in enumerate(items):
+        if config.walk_seed and config.seed >= 0:
+            running = config.seed + index
+        values = {**inherited, **own}
+        if build(SampleItem, own, path, source) is None:
+            continue
+        running = own.get("seed", running)
+        values["seed"] = running
+        try:
+            flags = read_flags(own.get("prompt", ""))
+        except FlagError as error:
+            source.problem((*path, "prompt"), str(error))
+            continue
+        for flag in flags.unused:
+            source.warn((*path, "prompt"), f"{flag} is known to AI Toolkit, not used by plafond")
+        values.update(flags.values)
+        values["prompt"] = flags.prompt.replace("[trigger]", trigger_word)
+        values["neg"] = values["neg"] or ""
+        item = build(SampleItem, values, path, source)
+        if item is not None:
+            result.append(item)
+    return tuple(result)
