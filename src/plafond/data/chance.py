@@ -7,7 +7,7 @@ import random
 
 
 def chance(*parts: str | int) -> random.Random:
-    """A generator seeded by `parts`: the same on every machine, in every process and Python version.
+    """A generator seeded by `parts`: the same on every machine and in every process.
 
     ``chance(seed, "order", epoch)`` needs no state to be saved: resuming a run asks for the same parts again.
     """
