@@ -13,14 +13,16 @@ from plafond.job.source import Source
 
 
 def missing_folders(job: Job) -> list[PlafondError]:
-    """Name every data folder and every control image of a preview that does not exist."""
+    """Name every data folder and control image of a preview that does not exist, each once."""
     source = Source(job.path, job.lines, job.overrides)
     errors: list[PlafondError] = []
+    named: set[str] = set()
     for index, process in enumerate(job.processes):
         for path, written, is_folder in _places(process):
             place = Path(written).expanduser()
-            if place.exists():
+            if written in named or place.exists():
                 continue
+            named.add(written)
             noun = "folder" if is_folder else "image"
             found = f"no such {noun}: {written}{_near(place)}"
             errors.append(source.error(("config", "process", index, *path), found))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
+from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from plafond.job.archs import LEGACY_FLAGS
+from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
 from plafond.job.section import Flag, Input, Section, Settings, Texts, nearest
 
 QTYPES = (
@@ -31,7 +32,14 @@ def _qtype(value: str) -> str:
     raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
 
 
-Qtype = Annotated[str, AfterValidator(_qtype)]
+Qtype = Annotated[
+    str,
+    AfterValidator(_qtype),
+    WithJsonSchema({"anyOf": [{"enum": ["", *QTYPES]}, {"type": "string", "pattern": r"^[a-z0-9_]+ *\|"}]}),
+]
+Arch = Annotated[
+    str, WithJsonSchema({"anyOf": [{"enum": sorted([*ARCHS, *ALIASES])}, {"type": "string", "pattern": ":"}]})
+]
 
 
 class ModelConfig(Section):
@@ -55,7 +63,7 @@ class ModelConfig(Section):
     name_or_path: str = Field(
         min_length=1, description="Hugging Face name, folder or file of the base model."
     )
-    arch: str = Field("sd1", description="Architecture; a variant may follow a colon, as in zimage:turbo.")
+    arch: Arch = Field("sd1", description="Architecture; a variant may follow a colon, as in zimage:turbo.")
     arch_tag: str | None = Field(None, description="The variant that followed the colon in arch.")
     quantize: Flag = Field(
         False, description="Store the frozen weights of the denoising model in fewer bits."
