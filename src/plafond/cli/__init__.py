@@ -1,0 +1,49 @@
+"""The ``plafond`` command: one file per subcommand; each parses, calls and prints."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import plafond
+from plafond.cli.check import check
+from plafond.cli.demo import demo
+from plafond.cli.models import models
+from plafond.cli.schema import schema
+from plafond.cli.train import train
+from plafond.errors import PlafondError
+
+app = typer.Typer(
+    name="plafond",
+    help="Train LoRAs for diffusion models under a VRAM ceiling.",
+    epilog="Exit codes: 0 done; 1 failed while running; 2 bad job or usage; 130 interrupted, state saved.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for command in (train, check, demo, models, schema):
+    app.command()(command)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Train LoRAs for diffusion models under a VRAM ceiling."""
+    if version:
+        typer.echo(plafond.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; errors meant for the user are one sentence on standard error."""
+    try:
+        app()
+    except PlafondError as error:
+        sys.stderr.write(f"plafond: {error}\n")
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)

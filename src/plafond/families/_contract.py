@@ -48,6 +48,8 @@ class Family(Protocol):
     base_models: tuple[BaseModel, ...]
     divisor: int
     """Bucket sides are multiples of this many pixels (AI Toolkit's rule for the architecture)."""
+    text_parts: tuple[str, ...]
+    """Folders of the checkpoint that hold text encoders and tokenizers."""
     lora_blocks: tuple[str, ...]
     """Substrings of the dotted names of layers that get a LoRA by default."""
     base_version: str

@@ -35,6 +35,7 @@ class Flux:
     name = "flux"
     archs: tuple[str, ...] = ("flux",)
     divisor = 32
+    text_parts: tuple[str, ...] = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     lora_blocks: tuple[str, ...] = ("transformer_blocks",)
     base_version = "flux.1"
     modelspec_architecture = "flux-1-dev/lora"
@@ -62,7 +63,7 @@ class Flux:
             title="Flex.1-alpha",
             repo="ostris/Flex.1-alpha",
             arch="flux",
-            transformer_parameters=8_164_047_936,
+            transformer_parameters=8_163_264_064,
             text_encoders="T5-XXL + CLIP-L",
             licence="Apache-2.0",
         ),

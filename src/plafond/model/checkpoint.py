@@ -39,6 +39,14 @@ class Source:
         """The ``config.json`` of one part, from the folder or the hub."""
         return dict(json.loads(self._file(part, "config.json").read_text(encoding="utf-8")))
 
+    def fingerprint(self, part: str) -> str:
+        """What tells this part's weights from another's: name, size and time of local files, or the hub's id."""
+        if not self.is_local:
+            return f"{self.repo}/{part}"
+        files = sorted(path for path in Path(self.repo, part).rglob("*") if path.is_file())
+        stats = [(path, path.stat()) for path in files]
+        return ";".join(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
+
     def _file(self, part: str, name: str) -> Path:
         if self.is_local:
             path = Path(self.repo, part, name)
@@ -147,13 +155,15 @@ def read_transformer_file(
     return model, {name: state[name] for name in wanted}
 
 
-def assign(model: nn.Module, state: dict[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def assign(
+    model: nn.Module, state: dict[str, Tensor], *, device: torch.device, dtype: torch.dtype
+) -> nn.Module:
     """Give a model built on the meta device its weights, tensor by tensor, so that none is held twice."""
+    import torch
+
     for name in list(state):
         tensor = state.pop(name).to(device=device, dtype=dtype)
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)
-        import torch
-
         module.register_parameter(attribute, torch.nn.Parameter(tensor, requires_grad=False))
     return model

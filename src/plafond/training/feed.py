@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from plafond.data.batches import Batch, BatchPlan, Item
-from plafond.data.captions import caption_for
 from plafond.families._contract import TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.training.step import MicroBatch
@@ -17,6 +16,11 @@ CAPTION_VARIANTS = 16
 """Versions of a shuffled or thinned caption that exist when text embeddings are cached."""
 
 Embed = Callable[[Sequence[str]], list[TextEmbedding]]
+
+
+def caches_text(process: ProcessConfig) -> bool:
+    """Whether captions are encoded before training, for the whole job or by every data set."""
+    return process.train.cache_text_embeddings or all(data.cache_text_embeddings for data in process.datasets)
 
 
 class Feed:
@@ -43,42 +47,36 @@ class Feed:
         self.process, self.plan, self.regularisation = process, plan, regularisation
         self.latents, self.embed = latents, embed
 
-    def batches(self, step: int) -> Iterator[tuple[Batch, int]]:
-        """The batches of a step (counted from 1), each with its number in its plan."""
+    def batches(self, step: int) -> tuple[BatchPlan, list[Batch]]:
+        """The batches of a step (counted from 1), and the plan they belong to."""
         plan, turn = self.plan, step
         if self.regularisation is not None:
             plan, turn = (self.regularisation, step // 2) if step % 2 == 0 else (self.plan, (step + 1) // 2)
         count = self.process.train.gradient_accumulation
-        for number in range((turn - 1) * count, turn * count):
-            yield plan.batch_at(number), number
+        return plan, [plan.batch_at(number) for number in range((turn - 1) * count, turn * count)]
 
-    def prompts(self, batch: Batch, number: int) -> list[str]:
+    def prompts(self, plan: BatchPlan, batch: Batch) -> list[str]:
         """The caption of each item as it is drawn this time."""
-        train = self.process.train
-        if train.unload_text_encoder and not train.cache_text_embeddings:
+        cached = caches_text(self.process)
+        if self.process.train.unload_text_encoder and not cached:
             # AI Toolkit's meaning of the key: one fixed prompt, the trigger word alone.
-            return [batch.config.trigger_word or ""] * len(batch.items)
-        variants = CAPTION_VARIANTS if train.cache_text_embeddings else None
-        seed = self.process.training_seed
-        return [
-            caption_for(item.picture, batch.config, seed=seed, draw=number, variants=variants)
-            for item in batch.items
-        ]
+            return [item.config.trigger_word or "" for item in batch.items]
+        return plan.captions(batch, variants=CAPTION_VARIANTS if cached else None)
 
     def micros(self, step: int) -> list[MicroBatch]:
         """The micro-batches of a step, ready for the device."""
-        drawn = list(self.batches(step))
-        total = sum(len(batch.items) for batch, _ in drawn)
+        plan, drawn = self.batches(step)
+        total = sum(len(batch.items) for batch in drawn)
         return [
             MicroBatch(
                 batch=batch,
                 latents=torch.stack([self.latents[item] for item in batch.items]),
-                text=stack(self.embed(self.prompts(batch, number))),
+                text=stack(self.embed(self.prompts(plan, batch))),
                 step=step,
                 index=index,
                 share=len(batch.items) / total,
             )
-            for index, (batch, number) in enumerate(drawn)
+            for index, batch in enumerate(drawn)
         ]
 
     def epoch(self, step: int) -> int:

@@ -93,7 +93,7 @@ class Stepper:
         latents, noise, sigmas = (tensor.to(self.device) for tensor in (latents, noise, sigmas))
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
         text = {name: tensor.to(self.device, self.dtype) for name, tensor in micro.text.items()}
-        config = micro.batch.config
+        config = micro.batch.items[0].config  # a batch has one strength and one multiplier
         with self.trainee.strength(config.network_weight):
             velocity = self.family.predict(self.trainee.transformer, noisy, sigmas, text, settings)
         losses = sample_losses(velocity, noise - latents, settings.loss_type)

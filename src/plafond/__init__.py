@@ -1,0 +1,58 @@
+"""plafond trains LoRAs for diffusion models under a VRAM ceiling.
+
+The public surface is small; importing it loads neither torch nor diffusers::
+
+    job = plafond.load_job("job.yaml")
+    results = plafond.train(job)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plafond.errors import PlafondError
+
+if TYPE_CHECKING:
+    from plafond.job.schema import Job
+    from plafond.training.loop import Result
+
+__version__ = "0.1.0"
+
+__all__ = ["PlafondError", "__version__", "load_job", "train"]
+
+
+def load_job(
+    path: str | Path, *, name: str | None = None, overrides: Sequence[str] = (), strict: bool = False
+) -> Job:
+    """Read a job file (AI Toolkit's YAML or JSON).
+
+    Args:
+        path: the file.
+        name: replaces ``config.name``.
+        overrides: ``dotted.key=value`` settings that win over the file.
+        strict: unknown keys are errors instead of warnings.
+
+    Raises:
+        PlafondError: one sentence that names file, line and key.
+    """
+    from plafond.job.reading import load_job as read
+
+    return read(Path(path), name=name, overrides=overrides, strict=strict)
+
+
+def train(job: Job, *, device: str = "auto", fresh: bool = False) -> list[Result]:
+    """Run every process of a job, or continue what was started.
+
+    Args:
+        job: as `load_job` returns it.
+        device: ``auto``, ``cuda``, ``cuda:N`` or ``cpu``.
+        fresh: set an earlier run of that name aside instead of continuing it.
+
+    Returns:
+        One result per process.
+    """
+    from plafond.training.start import run_job
+
+    return run_job(job, device=device, fresh=fresh)

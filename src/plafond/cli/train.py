@@ -1,0 +1,74 @@
+"""``plafond train JOB...``: run jobs, or continue them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import plafond
+
+if TYPE_CHECKING:
+    from plafond.training.loop import Result
+
+
+def train(
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="AI Toolkit job files (YAML or JSON).")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as train.steps=500; repeatable."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run instead of the file's.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; an earlier run is set aside, not deleted.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Unknown keys are errors.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
+) -> None:
+    """Train; starting the same job again continues it exactly where it stopped."""
+    loaded = [plafond.load_job(path, name=name, overrides=set_ or (), strict=strict) for path in jobs]
+    for job in loaded:
+        for warning in job.warnings:
+            typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
+    results: list[Result] = []
+    for job in loaded:
+        from plafond.training.start import run_each
+
+        for result in run_each(job, device=device, fresh=fresh):
+            results.append(result)
+            if not json_:
+                typer.echo(summary(result))
+    if json_:
+        typer.echo(json.dumps({"schema": 1, "runs": [as_json(result) for result in results]}, indent=1))
+
+
+def summary(result: Result) -> str:
+    """What a person wants to know at the end of a run."""
+    rows = [("LoRA" if index == 0 else "", str(path)) for index, path in enumerate(result.files)]
+    if result.loss is not None:
+        rows.append(("loss", f"{result.loss:.4f} (mean of the last 50 steps)"))
+    if result.sheet:
+        rows.append(("pictures", f"{result.sheet} (before and after)"))
+    if result.plot:
+        rows.append(("curve", str(result.plot)))
+    lines = [f"{result.name}: {result.steps} steps done"]
+    lines += [f"  {label:<9}{text}" for label, text in rows]
+    lines += [f"  note     {note}" for note in result.notes]
+    return "\n".join(lines)
+
+
+def as_json(result: Result) -> dict[str, object]:
+    """The result for scripts."""
+    return {
+        "name": result.name,
+        "folder": str(result.folder),
+        "steps": result.steps,
+        "files": [str(path) for path in result.files],
+        "loss": result.loss,
+        "sheet": str(result.sheet) if result.sheet else None,
+        "plot": str(result.plot) if result.plot else None,
+        "notes": list(result.notes),
+    }

@@ -1,0 +1,302 @@
+"""A training run from the job to the saved file; `train` reads top to bottom."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plafond.errors import Interrupted, NonFiniteError
+from plafond.families import Family, family_for
+from plafond.job.schema import Job, ProcessConfig
+from plafond.report.loss_plot import loss_plot
+from plafond.report.sheet import contact_sheet
+from plafond.report.terminal import Terminal
+from plafond.training.chatter import to_log
+from plafond.training.checkpoint import Checkpoints, Identity
+from plafond.training.ema import Ema
+from plafond.training.export import DTYPES, describe, save_lora, save_transformer
+from plafond.training.feed import Feed
+from plafond.training.optim import make_optimizer, make_schedule
+from plafond.training.prepare import Prepared, prepare
+from plafond.training.preview import Previewer
+from plafond.training.run_folder import RunFolder, remove, write_atomically
+from plafond.training.step import MicroBatch, Outcome, Stepper
+from plafond.training.stop import StopSignal
+from plafond.training.trainee import Trainee, make_trainee, optimizer_state
+
+NON_FINITE_LIMIT = 10
+"""So many steps in a row with a non-finite loss or gradient end the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run left behind."""
+
+    name: str
+    folder: Path
+    steps: int
+    files: tuple[Path, ...]
+    loss: float | None
+    sheet: Path | None = None
+    plot: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def train(job: Job, process: ProcessConfig, *, device: torch.device, fresh: bool = False) -> Result:
+    """Run one process of a job to its end, or continue where it stopped.
+
+    Raises:
+        Interrupted: the user stopped the run; its state is saved.
+        PlafondError: the run cannot start or go on; everything saved so far is intact.
+    """
+    family = family_for(process.model.arch)
+    folder = RunFolder(process.training_folder, job.name)
+    aside = folder.set_aside() if fresh else None
+    with folder.locked(), to_log(folder.log) as stream, StopSignal() as stop, Terminal(stream) as terminal:
+        if aside is not None:
+            terminal.note(f"the earlier run is kept at {aside}")
+        write_job(job, process, folder)
+        prepared = prepare(process, family, device=device, terminal=terminal)
+        return Run(job, process, family, folder, prepared, device, terminal, stop).go()
+
+
+@dataclass
+class Progress:
+    """The counters of a run; saved and restored with it."""
+
+    step: int = 0
+    non_finite: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Run:
+    """One process of a job while it is being trained."""
+
+    job: Job
+    process: ProcessConfig
+    family: Family
+    folder: RunFolder
+    prepared: Prepared
+    device: torch.device
+    terminal: Terminal
+    stop: StopSignal
+    progress: Progress = field(default_factory=Progress)
+
+    def go(self) -> Result:
+        """Train from the newest saved state to ``train.steps``."""
+        settings = self.process.train
+        self._build()
+        self._resume()
+        if self.progress.step >= settings.steps:
+            return self._result(f"already trained for {self.progress.step} steps; raise train.steps to go on")
+        schedule = make_schedule(self.optimizer, settings, self.progress.step)
+        show = self.terminal.training(self.progress.step, settings.steps)
+
+        self.stop.gentle = True
+        if self.previewer.due(self.progress.step, first=True):
+            self._preview()
+        while self.progress.step < settings.steps:
+            self._leave_if_asked()
+            started = time.monotonic()
+            # ------------------------------------------------------------------ one step
+            micros = self.feed.micros(self.progress.step + 1)
+            outcome = self.stepper.run(micros, self.optimizer)
+            schedule.step()
+            if outcome.applied and self.ema is not None:
+                self.ema.update()
+            self.progress.step += 1
+            # ---------------------------------------------------------------------------
+            self.progress.seconds += time.monotonic() - started
+            self._record(outcome, micros, started, schedule.get_last_lr()[0])
+            show(self.progress.step, outcome.loss)
+            if self.progress.step % self.process.save.save_every == 0:
+                self._save_milestone()
+            if self.previewer.due(self.progress.step, first=False):
+                self._preview()
+        return self._finish()
+
+    # ------------------------------------------------------------------------------------------------ start
+
+    def _build(self) -> None:
+        process, prepared = self.process, self.prepared
+        dtype = DTYPES[process.train.dtype]
+        transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
+        self.trainee: Trainee = make_trainee(transformer, self.family, process)
+        self.optimizer = make_optimizer(self.trainee.parameters.values(), process.train)
+        ema = process.train.ema_config
+        self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
+        self.stepper = Stepper(self.trainee, self.family, process, self.device, dtype)
+        self.feed: Feed = prepared.feed
+        self.checkpoints = Checkpoints(self.folder)
+        self.identity: Identity = self.trainee.identity(process)
+        self.previewer = Previewer(
+            self.trainee,
+            self.family,
+            process,
+            prepared.source,
+            prepared.vae,
+            prepared.preview_texts,
+            self.folder,
+            self.device,
+            dtype,
+        )
+        self.started = time.time()
+        count = sum(parameter.numel() for parameter in self.trainee.parameters.values())
+        self.terminal.note(
+            f"{self.job.name}: {prepared.pictures} pictures, {prepared.feed.plan.batches_per_epoch} batches an epoch,"
+            f" {count / 1e6:.2f} M trained parameters on {self.device}, {process.train.dtype}"
+        )
+
+    def _resume(self) -> None:
+        state, damaged = self.checkpoints.load_newest(self.identity)
+        for sentence in damaged:
+            self.terminal.warn(f"{sentence}; the one before it is used")
+        if state is None:
+            self.folder.rewind_metrics(0)
+            return
+        self.trainee.load_weights(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.ema is not None:
+            self.ema.load(state["ema"] or state["weights"])
+        self.progress = Progress(**state["progress"])
+        self.folder.rewind_metrics(self.progress.step)
+        self.terminal.note(f"continuing after step {self.progress.step}")
+
+    # ------------------------------------------------------------------------------------------------ steps
+
+    def _record(self, outcome: Outcome, micros: list[MicroBatch], started: float, lr: float) -> None:
+        row: dict[str, Any] = {
+            "step": self.progress.step,
+            "loss": outcome.loss,
+            "lr": lr,
+            "grad_norm": outcome.grad_norm,
+            "seconds": round(time.monotonic() - started, 4),
+            "bucket": str(micros[0].batch.bucket),
+            "applied": outcome.applied,
+        }
+        if outcome.applied:
+            self.progress.non_finite = 0
+            self.folder.append_metrics(row)
+            return
+        samples = [str(item.picture.path) for micro in micros for item in micro.batch.items]
+        # JSON has no NaN; the fact itself is in "applied"
+        row.update(loss=None, grad_norm=None, samples=samples)
+        self.folder.append_metrics(row)
+        self.progress.non_finite += 1
+        names = ", ".join(Path(sample).name for sample in samples)
+        self.terminal.warn(
+            f"step {self.progress.step}: loss {outcome.loss}, gradient {outcome.grad_norm}; not applied ({names})"
+        )
+        if self.progress.non_finite >= NON_FINITE_LIMIT:
+            self._save_state()
+            raise NonFiniteError(
+                f"loss or gradients were not finite for {NON_FINITE_LIMIT} steps in a row, up to step"
+                f" {self.progress.step}; the state is saved in {self.folder.path}; try a lower train.lr, or"
+                " train.dtype float32"
+            )
+
+    def _leave_if_asked(self) -> None:
+        if self.stop.requested:
+            self._save_state()
+            raise Interrupted(f"stopped after step {self.progress.step}; the same command goes on from there")
+
+    def _preview(self) -> None:
+        self.previewer.draw(self.progress.step, self.ema, self.terminal.phase("previews"))
+
+    # ------------------------------------------------------------------------------------------------ saving
+
+    def _save_state(self) -> None:
+        state = {
+            "weights": self.trainee.weights(),
+            "optimizer": optimizer_state(self.optimizer),
+            "ema": None if self.ema is None else self.ema.averages,
+            "progress": vars(self.progress),
+        }
+        self.checkpoints.save(self.progress.step, state, self.identity)
+
+    def _save_milestone(self) -> None:
+        self._export(self.folder.milestone(self.progress.step))
+        self._save_state()
+        for _, path in self.folder.milestones()[: -self.process.save.max_step_saves_to_keep]:
+            remove(path)
+
+    def _export(self, target: Path) -> list[Path]:
+        step = self.progress.step
+        items = list(self.prepared.items)
+        epoch = self.feed.epoch(step)
+        metadata = describe(
+            self.job, self.process, self.family, items, step=step, epoch=epoch, started=self.started
+        )
+        trainee = self.trainee
+        if self.ema is None:
+            return self._write(target, trainee, metadata)
+        with self.ema.applied():
+            return self._write(target, trainee, metadata)
+
+    def _write(self, target: Path, trainee: Trainee, metadata: dict[str, str]) -> list[Path]:
+        if trainee.network is None:
+            return [save_transformer(target, trainee.transformer, self.process, metadata)]
+        return save_lora(target, trainee.network, trainee.transformer, self.family, self.process, metadata)
+
+    # ------------------------------------------------------------------------------------------------ end
+
+    def _finish(self) -> Result:
+        files = self._export(self.folder.final)
+        self._save_state()
+        settings = self.process
+        shown = self.folder.previews()
+        if not settings.train.disable_sampling and settings.sample.samples and self.progress.step not in shown:
+            self._preview()
+        return self._result(None, tuple(files))
+
+    def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:
+        metrics = self.folder.read_metrics()
+        plot = self.folder.path / "loss.png"
+        loss_plot(plot, metrics, self.job.name)
+        losses = [row["loss"] for row in metrics if row.get("applied")][-50:]
+        notes = ([note] if note else []) + list(self.prepared.problems)
+        return Result(
+            name=self.job.name,
+            folder=self.folder.path,
+            steps=self.progress.step,
+            files=files or tuple(path for path in [self.folder.final] if path.exists()),
+            loss=sum(losses) / len(losses) if losses else None,
+            sheet=self._sheet(),
+            plot=plot,
+            notes=tuple(notes),
+        )
+
+    def _sheet(self) -> Path | None:
+        shown = self.folder.previews()
+        items = self.process.sample.samples
+        if not shown or not items:
+            return None
+        first, last = min(shown), max(shown)
+        titles = {first: "before" if first == 0 else f"after {first} steps", last: f"after {last} steps"}
+        columns = [(title, [shown[step].get(row) for row in range(len(items))]) for step, title in titles.items()]
+        target = self.folder.path / "before-after.png"
+        contact_sheet(target, [item.prompt for item in items], columns)
+        return target
+
+
+def write_job(job: Job, process: ProcessConfig, folder: RunFolder) -> None:
+    """Write ``config.yaml``: the job as it is run, with every value resolved."""
+    from ruamel.yaml import YAML
+
+    values = process.model_dump(mode="json", exclude_none=True, exclude={"model": {"arch_tag"}})
+    document = {
+        "job": "extension",
+        "config": {"name": job.name, "process": [values]},
+        "meta": dict(job.meta),
+    }
+
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8") as file:
+            YAML(typ="safe", pure=True).dump(document, file)
+
+    write_atomically(folder.path / "config.yaml", write)

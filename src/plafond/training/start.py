@@ -1,0 +1,49 @@
+"""From a loaded job to its runs: checks that need no model, the device, and one run per process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from plafond.errors import UsageError
+from plafond.families import family_for
+from plafond.job.folders import missing_folders
+from plafond.job.schema import Job
+from plafond.training.loop import Result, train
+
+
+def run_job(job: Job, *, device: str = "auto", fresh: bool = False) -> list[Result]:
+    """Run every process of a job; see `plafond.train`."""
+    return list(run_each(job, device=device, fresh=fresh))
+
+
+def run_each(job: Job, *, device: str = "auto", fresh: bool = False) -> Iterator[Result]:
+    """Check the whole job first, then run its processes one after the other, yielding each result."""
+    for error in missing_folders(job):
+        raise error
+    chosen = choose_device(device)
+    for process in job.processes:
+        family_for(process.model.arch)
+    for process in job.processes:
+        yield train(job, process, device=chosen, fresh=fresh)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that ``--device`` names; ``auto`` is the first GPU, or the CPU when there is none.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise UsageError(f"--device {name}: this machine has {found} CUDA device{'' if found == 1 else 's'}")
+    return device
