@@ -310,6 +310,15 @@ def test_a_missing_folder_suggests_its_neighbour(tmp_path):
     )
 
 
+@pytest.mark.parametrize("path", ["", " "])
+def test_an_empty_path_is_not_the_working_directory(path):
+    with pytest.raises(DataError) as error:
+        scan(DatasetConfig(folder_path=path), 2)
+    assert str(error.value) == (
+        "datasets[2].folder_path: found an empty text; expected a folder of pictures."
+    )
+
+
 def test_a_picture_instead_of_a_folder(tmp_path):
     with pytest.raises(DataError) as error:
         look(save(tmp_path / "a.png"))

@@ -109,6 +109,8 @@ def scan(config: DatasetConfig, index: int = 0) -> Scan:
     Raises:
         DataError: the folder is missing or holds nothing to train on; the message says what was looked for.
     """
+    if not config.folder_path.strip():  # Path("") would be the working directory
+        raise DataError(f"datasets[{index}].folder_path: found an empty text; expected a folder of pictures.")
     source, log = Path(config.folder_path).expanduser(), _Log()
     if source.is_dir():
         root, found = source, _search(source, config, log)

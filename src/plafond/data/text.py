@@ -1,0 +1,99 @@
+"""Text embeddings of all prompts, made once before training so that the text encoder can be unloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from plafond.data.cache import Settings, TensorCache, Tensors, cache_key
+from plafond.data.images import show
+from plafond.data.progress import Report, silent
+from plafond.errors import DataError, NonFiniteError
+
+FOLDER = "_t_e_cache"
+"""The cache folder beside the first data set."""
+
+EncodeText = Callable[[list[str]], list[Tensors]]
+"""From prompts to one mapping of named tensors each, without a batch dimension."""
+
+
+class TextStore:
+    """The embeddings of every prompt, by prompt."""
+
+    def __init__(self, disk: TensorCache | None) -> None:
+        self._disk = disk
+        self._keys: dict[str, str] = {}
+        self._memory: dict[str, Tensors] = {}
+
+    def __contains__(self, prompt: str) -> bool:
+        return prompt in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, prompt: str) -> Tensors:
+        """The tensors of `prompt` on the CPU, in the types that the encoder returned."""
+        key = self._keys[prompt]
+        if self._disk is None:
+            return self._memory[prompt]
+        tensors = self._disk.get(key)
+        if tensors is None:
+            raise DataError(
+                f"{show(self._disk.path(key))}: the cached embedding of {prompt!r} was removed or damaged"
+                " during"
+                " the run; run the same command again to make it anew."
+            )
+        return tensors
+
+
+def cache_text(
+    prompts: Iterable[str],
+    encode: EncodeText,
+    *,
+    signature: Settings,
+    folder: Path | None = None,
+    progress: Report = silent,
+) -> TextStore:
+    """Encode every distinct prompt once; those that an earlier run has cached are not encoded again.
+
+    Prompts are encoded one at a time: padding to a neighbour's length must not change a cached embedding.
+
+    Args:
+        prompts: may hold doubles.
+        encode: the text encoders.
+        signature: everything beside the prompt that an embedding depends on: models, weights, types, lengths.
+        folder: where embeddings are kept for later runs, as `cache.cache_folder` gives it; None: in memory.
+        progress: told how many prompts are done.
+
+    Raises:
+        NonFiniteError: the encoder returned something else than numbers.
+        OutOfSpaceError: the disk is full.
+    """
+    distinct = list(dict.fromkeys(prompts))
+    disk = TensorCache(folder) if folder is not None else None
+    store = TextStore(disk)
+    progress(0, len(distinct))
+    for done, prompt in enumerate(distinct, start=1):
+        key = cache_key(signature, "text", prompt)
+        if disk is None:
+            store._memory[prompt] = _encode(encode, prompt)
+        elif disk.get(key) is None:
+            disk.put(key, _encode(encode, prompt))
+        store._keys[prompt] = key
+        progress(done, len(distinct))
+    return store
+
+
+def _encode(encode: EncodeText, prompt: str) -> Tensors:
+    (encoded,) = encode([prompt])
+    tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in encoded.items()}
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise NonFiniteError(
+                f"The text encoder returned NaN or infinity in {name} for {prompt!r}; expected numbers,"
+                " which bf16"
+                " or float32 instead of float16 usually gives."
+            )
+    return tensors
