@@ -61,7 +61,8 @@ def test_each_epoch_shows_every_item_and_batches_keep_their_rules(sets, batch_si
         for batch in batches:
             assert batch.epoch == epoch
             assert {item.bucket for item in batch.items} == {batch.bucket}
-            assert len({(item.config.batch_size, item.config.loss_multiplier) for item in batch.items}) == 1
+            assert len({item.config.batch_size or batch_size for item in batch.items}) == 1
+            assert len({item.config.loss_multiplier for item in batch.items}) == 1
             assert 1 <= len(batch.items) <= (batch.items[0].config.batch_size or batch_size)
         assert Counter(Shape(batch.bucket, len(batch.items)) for batch in batches) == plan.shapes()
         assert Counter(item.bucket for batch in batches for item in batch.items) == plan.buckets()

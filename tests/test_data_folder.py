@@ -231,6 +231,17 @@ def test_a_jsonl_file_as_the_data_set(tmp_path):
     )
 
 
+def test_a_listed_picture_without_caption_has_its_file(tmp_path):
+    for name in ("a.png", "b.png", "c.png"):
+        save(tmp_path / name)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("from the file")
+    file = tmp_path / "list.csv"
+    file.write_text("image,prompt\na.png,from the list\nb.png,\nc.png,\n")
+    expected = {"a.png": "from the list", "b.png": "from the file", "c.png": "default"}
+    assert captions(look(file, default_caption="default")) == expected
+
+
 def test_an_ai_toolkit_index_as_the_data_set(tmp_path):
     save(tmp_path / "a.png")
     save(tmp_path / "b.png")

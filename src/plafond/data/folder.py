@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING
 from plafond.data.captions import read_text
 from plafond.data.images import EXTENSIONS, read_size, show
 from plafond.data.metadata import LIST_EXTENSIONS, LIST_NAMES, Row, read_list
+from plafond.data.walk import walk
 from plafond.errors import DataError
 
 if TYPE_CHECKING:
     from plafond.job.dataset import DatasetConfig
 
-SKIPPED_FOLDERS = frozenset(
-    {"_controls", "_latent_cache", "_t_e_cache", "_clip_vision_cache", "__MACOSX", "@eaDir", "$RECYCLE.BIN"}
-)
 FOREIGN_EXTENSIONS = frozenset(
     {".heic", ".heif", ".jxl", ".svg", ".eps", ".pdf", ".psb", ".xcf", ".kra"}
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
@@ -115,41 +113,42 @@ def scan(config: DatasetConfig, index: int = 0) -> Scan:
     if source.is_dir():
         root, found = source, _search(source, config, log)
     elif source.is_file() and source.suffix.lower() in LIST_EXTENSIONS:
-        root, found = source.parent, _listed(source, log)
+        root, found = source.parent, _listed(source, config, log)
     else:
         raise DataError(_missing(source))
     found.sort(key=lambda one: (one.path.as_posix().casefold(), one.path.as_posix()))
-    pictures = []
-    for one in found:
-        try:
-            width, height = read_size(one.path)
-        except DataError as error:
-            log.problems.append(str(error))
-            continue
-        caption, caption_file = _caption(one, config, log)
-        pictures.append(
-            Picture(
-                path=one.path,
-                name=Path(os.path.relpath(one.path, root)).as_posix(),
-                root=root,
-                width=width,
-                height=height,
-                caption=caption,
-                caption_file=caption_file,
-                repeats=one.repeats * config.num_repeats,
-                dataset=index,
-            )
-        )
+    pictures = [picture for one in found if (picture := _picture(one, root, index, config, log))]
     if not pictures:
         raise DataError(_empty(source, found, log.problems))
-    bare = [picture for picture in pictures if not picture.caption]
-    if bare:
-        expected = bare[0].path.with_suffix(config.caption_ext).name
-        log.notes.append(
-            f"{show(source)}: {len(bare)} of {len(pictures)} pictures have no caption (for instance"
-            f" {show(bare[0].name)}, expected in {show(expected)})."
-        )
+    log.notes += _without_caption(source, pictures, config.caption_ext)
     return Scan(config, tuple(pictures), tuple(log.problems), tuple(log.notes))
+
+
+def _picture(one: _Found, root: Path, index: int, config: DatasetConfig, log: _Log) -> Picture | None:
+    try:
+        width, height = read_size(one.path)
+    except DataError as error:
+        log.problems.append(str(error))
+        return None
+    caption, caption_file = _caption(one, config, log)
+    return Picture(
+        path=one.path,
+        name=_name(one.path, root),
+        root=root,
+        width=width,
+        height=height,
+        caption=caption,
+        caption_file=caption_file,
+        repeats=one.repeats * config.num_repeats,
+        dataset=index,
+    )
+
+
+def _name(path: Path, root: Path) -> str:
+    try:
+        return Path(os.path.relpath(path, root)).as_posix()
+    except ValueError:  # a list on one Windows drive that names a picture on another
+        return path.as_posix()
 
 
 def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
@@ -157,7 +156,7 @@ def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
     found: list[_Found] = []
     other = (*config.control_path, *([config.mask_path] if config.mask_path else []))
     closed = {Path(os.path.realpath(Path(folder).expanduser())) for folder in other}
-    for folder, names in _walk(root, closed, log):
+    for folder, names in walk(root, closed, log.problems):
         repeats, class_name = _kohya(folder.relative_to(root))
         siblings = {name.lower(): name for name in reversed(names)} | {name: name for name in names}
         rows = _metadata(folder, siblings, log)
@@ -174,33 +173,6 @@ def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
             )
         log.problems += _foreign(folder, names) + _same_stem(folder, pictures, config.caption_ext)
     return found
-
-
-def _walk(root: Path, closed: set[Path], log: _Log) -> Iterator[tuple[Path, list[str]]]:
-    """Each open folder once, with its visible files, in the order of names. Links may form loops."""
-    seen, waiting = closed - {Path(os.path.realpath(root))}, [root]
-    while waiting:
-        folder = waiting.pop()
-        real = Path(os.path.realpath(folder))
-        if real in seen:
-            continue
-        seen.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                visible = sorted(
-                    (entry for entry in entries if not entry.name.startswith(".")),
-                    key=lambda entry: (entry.name.casefold(), entry.name),
-                )
-        except OSError as error:
-            if folder == root:
-                raise DataError(
-                    f"{show(root)}: cannot be read ({error.strerror}); expected a folder of pictures."
-                ) from error
-            log.problems.append(f"{show(folder)}: cannot be read ({error.strerror}); the folder is left out.")
-            continue
-        folders = [entry.name for entry in visible if entry.is_dir() and entry.name not in SKIPPED_FOLDERS]
-        waiting += [folder / name for name in reversed(folders)]
-        yield folder, [entry.name for entry in visible if not entry.is_dir()]
 
 
 def _kohya(relative: Path) -> tuple[int, str]:
@@ -234,14 +206,18 @@ def _metadata(folder: Path, siblings: dict[str, str], log: _Log) -> dict[Path, R
     return rows
 
 
-def _listed(source: Path, log: _Log) -> list[_Found]:
+def _listed(source: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
     """The entries of a list that is itself the data set; naming a picture twice shows it twice."""
     rows, problems = read_list(source)
     log.problems += problems
     found = []
     for row in rows:
         if row.path.is_file():
-            found.append(_Found(row.path, 1, "", {}, row))
+            # An entry's own caption wins here: the list was chosen, the file beside the picture only found.
+            caption = row.path.with_suffix(config.caption_ext).name
+            beside = not (row.caption or row.short) and row.path.with_name(caption).is_file()
+            siblings = {caption: caption} if beside else {}
+            found.append(_Found(row.path, 1, "", siblings, row))
         else:
             log.problems.append(f"{row.place}: {show(row.path)} is not there; expected a picture.")
     return found
@@ -270,6 +246,17 @@ def _caption(one: _Found, config: DatasetConfig, log: _Log) -> tuple[str, Path |
         if text:
             return text, None
     return (config.default_caption or one.class_name).strip(), None
+
+
+def _without_caption(source: Path, pictures: list[Picture], caption_ext: str) -> list[str]:
+    bare = [picture for picture in pictures if not picture.caption]
+    if not bare:
+        return []
+    expected = bare[0].path.with_suffix(caption_ext).name
+    return [
+        f"{show(source)}: {len(bare)} of {len(pictures)} pictures have no caption (for instance"
+        f" {show(bare[0].name)}, expected in {show(expected)})."
+    ]
 
 
 def _foreign(folder: Path, names: Iterable[str]) -> list[str]:

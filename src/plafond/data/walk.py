@@ -1,0 +1,48 @@
+"""Walking through a data folder: visible files in a fixed order, caches and system folders left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from plafond.data.images import show
+from plafond.errors import DataError
+
+SKIPPED_FOLDERS = frozenset(
+    {"_controls", "_latent_cache", "_t_e_cache", "_clip_vision_cache", "__MACOSX", "@eaDir", "$RECYCLE.BIN"}
+)
+
+
+def walk(root: Path, closed: set[Path], problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder below `root` once, with the names of its visible files, in the order of names.
+
+    Links are followed, and may form loops. Folders in `closed` (resolved paths) are left out; those that
+    cannot be read are named in `problems`.
+
+    Raises:
+        DataError: `root` itself cannot be read.
+    """
+    seen, waiting = closed - {Path(os.path.realpath(root))}, [root]
+    while waiting:
+        folder = waiting.pop()
+        real = Path(os.path.realpath(folder))
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(folder) as entries:
+                visible = sorted(
+                    (entry for entry in entries if not entry.name.startswith(".")),
+                    key=lambda entry: (entry.name.casefold(), entry.name),
+                )
+        except OSError as error:
+            if folder == root:
+                raise DataError(
+                    f"{show(root)}: cannot be read ({error.strerror}); expected a folder of pictures."
+                ) from error
+            problems.append(f"{show(folder)}: cannot be read ({error.strerror}); the folder is left out.")
+            continue
+        folders = [entry.name for entry in visible if entry.is_dir() and entry.name not in SKIPPED_FOLDERS]
+        waiting += [folder / name for name in reversed(folders)]
+        yield folder, [entry.name for entry in visible if not entry.is_dir()]
