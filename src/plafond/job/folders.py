@@ -8,8 +8,8 @@ from pathlib import Path
 from plafond.errors import PlafondError
 from plafond.job.document import KeyPath
 from plafond.job.schema import Job, ProcessConfig
-from plafond.job.section import nearest
 from plafond.job.source import Source
+from plafond.job.wording import entries, exists, expanded, nearest
 
 
 def missing_folders(job: Job) -> list[PlafondError]:
@@ -18,40 +18,50 @@ def missing_folders(job: Job) -> list[PlafondError]:
     errors: list[PlafondError] = []
     named: set[str] = set()
     for index, process in enumerate(job.processes):
-        for path, written, is_folder in _places(process):
-            place = Path(written).expanduser()
-            if written in named or place.exists():
+        for path, written, is_folder in _places(process, source, ("config", "process", index)):
+            place = expanded(written)
+            if written in named or exists(place):
                 continue
             named.add(written)
             noun = "folder" if is_folder else "image"
             found = f"no such {noun}: {written}{_near(place)}"
-            errors.append(source.error(("config", "process", index, *path), found))
+            errors.append(source.error(path, found))
     return errors
 
 
-def _places(process: ProcessConfig) -> Iterator[tuple[KeyPath, str, bool]]:
+def _places(process: ProcessConfig, source: Source, path: KeyPath) -> Iterator[tuple[KeyPath, str, bool]]:
+    """Every path that must exist: where it stands in the job, the path, whether it is a folder."""
     for index, dataset in enumerate(process.datasets):
-        at: KeyPath = ("datasets", index)
+        at: KeyPath = (*path, "datasets", index)
         yield (*at, "folder_path"), dataset.folder_path, True
+        written = [
+            *((*at, "control_path", n) for n in range(len(dataset.control_path))),
+            (*at, "control_path"),
+        ]
+        written += [(*at, f"control_path_{n}") for n in (1, 2, 3)]
+        present = [key for key in written if key in source.lines and not _is_list(key, source)]
         for number, folder in enumerate(dataset.control_path):
-            yield (*at, "control_path", number), folder, True
+            yield present[number] if number < len(present) else (*at, "control_path"), folder, True
         if dataset.mask_path is not None:
             yield (*at, "mask_path"), dataset.mask_path, True
     for index, item in enumerate(process.sample.samples):
+        prompt: KeyPath = (*path, "sample", "prompts", index)
         for key in ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"):
-            image = getattr(item, key)
-            if image:
-                yield ("sample", "samples", index, key), image, False
+            if image := getattr(item, key):
+                yield (
+                    prompt if prompt in source.lines else (*path, "sample", "samples", index, key),
+                    image,
+                    False,
+                )
+
+
+def _is_list(path: KeyPath, source: Source) -> bool:
+    return (*path, 0) in source.lines
 
 
 def _near(place: Path) -> str:
-    """Suggest an existing neighbour, or say where the path stops existing."""
-    parent = place.parent
-    while not parent.is_dir() and parent != parent.parent:
-        place, parent = parent, parent.parent
-    try:
-        siblings = [entry.name for entry in parent.iterdir()]
-    except OSError:
-        return ""
-    near = nearest(place.name, siblings)
-    return f"; did you mean {parent / near}?" if near else ""
+    """Suggest an existing neighbour of the first part of the path that does not exist."""
+    while not exists(place.parent) and place.parent != place.parent.parent:
+        place = place.parent
+    near = nearest(place.name, [entry.name for entry in entries(place.parent)])
+    return f"; did you mean {place.parent / near}?" if near else ""

@@ -61,7 +61,7 @@ def _as_written(schema: Schema, keys: SectionKeys) -> Schema:
     model = keys.model
     inherits = model is SampleItem
     properties = {
-        name: _field(field, inherits=inherits)
+        name: _field(field, str(model.model_fields[name].description), inherits=inherits)
         for name, field in schema["properties"].items()
         if name not in model.derived
     }
@@ -77,8 +77,9 @@ def _as_written(schema: Schema, keys: SectionKeys) -> Schema:
     }
 
 
-def _field(field: Schema, *, inherits: bool) -> Schema:
+def _field(field: Schema, description: str, *, inherits: bool) -> Schema:
     kept = {key: value for key, value in field.items() if key != "title"}
+    kept["description"] = description
     if inherits or "$ref" in kept:
         # A preview's values default to those of `sample`; a section's defaults stand at its own keys.
         kept.pop("default", None)

@@ -15,9 +15,10 @@ from plafond.job.network import NetworkConfig, NetworkKwargs
 from plafond.job.sample import SampleConfig, SampleItem
 from plafond.job.save import LoggingConfig, SaveConfig
 from plafond.job.schema import PlafondConfig, ProcessConfig
-from plafond.job.section import Section, nearest
+from plafond.job.section import Section
 from plafond.job.source import Source
 from plafond.job.train import EmaConfig, TrainConfig
+from plafond.job.wording import nearest
 
 NOT_USED = "known to AI Toolkit, not used by plafond"
 
@@ -97,8 +98,17 @@ def suggestion(key: str, section: str) -> str:
     near = nearest(key, SECTIONS[section].all())
     if near:
         return f"; did you mean {near}?"
-    far = {name: other for other, keys in SECTIONS.items() for name in keys.all() if other != section}
-    near = nearest(key, far, cutoff=_FAR_CUTOFF)
+    homes = sections_of_keys()
+    near = nearest(key, homes, cutoff=_FAR_CUTOFF)
     if near is None:
         return ""
-    return f"; did you mean {far[near]}.{near}?" if far[near] else f"; did you mean {near}, beside train?"
+    return f"; did you mean {homes[near]}.{near}?" if homes[near] else f"; did you mean {near}, beside train?"
+
+
+def sections_of_keys() -> dict[str, str]:
+    """The first section that has each key."""
+    homes: dict[str, str] = {}
+    for section, keys in SECTIONS.items():
+        for key in keys.all():
+            homes.setdefault(key, section)
+    return homes

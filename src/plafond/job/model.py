@@ -9,7 +9,8 @@ from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
-from plafond.job.section import Flag, Input, Section, Settings, Texts, nearest
+from plafond.job.section import Flag, Input, Section, Settings, Texts
+from plafond.job.wording import nearest, shown
 
 QTYPES = (
     *("qfloat8", "qint8", "qint4", "qint2", "float8", "int8", "convrot8", "convrot4", "nvfp4"),
@@ -28,7 +29,7 @@ def _qtype(value: str) -> str:
         return value
     near = nearest(name, QTYPES)
     hint = f"; did you mean {near}?" if near else ""
-    message = f'expected a number format such as qfloat8, uint4 or nf4, found "{name}"{hint}'
+    message = f"expected a number format such as qfloat8, uint4 or nf4, found {shown(name)}{hint}"
     raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
 
 

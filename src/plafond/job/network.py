@@ -11,7 +11,7 @@ from plafond.job.section import Flag, Input, Names, Section, Texts
 NETWORK_TYPE = Names(
     noun="a network type",
     accepted={"lora": "lora", "lierla": "lora"},
-    known=frozenset({"lokr", "dora", "fullrank", "locon", "lycoris", "lorm"}),
+    known=dict.fromkeys(("lokr", "dora", "fullrank", "locon", "lycoris", "lorm")),
 )
 
 

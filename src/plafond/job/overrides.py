@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_origin
 
 from plafond.errors import UsageError
 from plafond.job.document import DocumentError, KeyPath, read_yaml
-from plafond.job.keys import LISTS, SECTIONS
-from plafond.job.section import nearest
-from plafond.job.sentences import shown
+from plafond.job.keys import LISTS, SECTIONS, SectionKeys, sections_of_keys
+from plafond.job.wording import nearest, printable, shown
 
 # When one of these is set, the other spellings of the same thing in the file must not win over it.
 _RIVALS = {
@@ -38,6 +37,7 @@ def apply_overrides(processes: list[dict[str, Any]], overrides: Iterable[str]) -
     paths: dict[KeyPath, str] = {}
     for setting in overrides:
         key, equals, text = setting.partition("=")
+        setting = printable(setting)
         if not equals or not key.strip():
             raise UsageError(f"--set {setting}: expected KEY=VALUE, as in train.steps=30")
         parts: KeyPath = tuple(int(part) if part.isdecimal() else part for part in key.strip().split("."))
@@ -54,6 +54,8 @@ def apply_overrides(processes: list[dict[str, Any]], overrides: Iterable[str]) -
 
 def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
     """Make sure that the key exists; return the keys that would compete with it."""
+    if parts[:2] == ("config", "name"):
+        raise UsageError(f"--set {setting}: use --name instead")
     section = ""
     rest = list(parts)
     while True:
@@ -62,6 +64,8 @@ def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
         name = f"{section}.{key}".lstrip(".")
         if key not in keys.all():
             raise UsageError(f"--set {setting}: unknown key {name}{_suggest(str(key), section)}")
+        if rest and name not in SECTIONS and not _holds(keys, str(key), rest[0]):
+            raise UsageError(f"--set {setting}: unknown key {name}.{rest[0]}")
         if not rest or name not in SECTIONS:
             return _RIVALS.get(name, ())
         section = name
@@ -73,13 +77,19 @@ def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
                 return ()
 
 
+def _holds(keys: SectionKeys, key: str, inner: str | int) -> bool:
+    """Whether a key's value may have something inside: free settings, or the items of a list."""
+    info = keys.model.model_fields.get(key)
+    return isinstance(inner, int) or info is None or get_origin(info.annotation) is dict
+
+
 def _suggest(key: str, section: str) -> str:
     prefix = f"{section}." if section else ""
     near = nearest(key, SECTIONS[section].all())
     if near is None:
-        names = {name: other for other, keys in SECTIONS.items() for name in keys.all()}
-        near = nearest(key, names, cutoff=0.8)
-        prefix = f"{names[near]}." if near and names[near] else ""
+        homes = sections_of_keys()
+        near = nearest(key, homes, cutoff=0.8)
+        prefix = f"{homes[near]}." if near and homes[near] else ""
     if near is None:
         return ""
     # A list needs the number of an item in front of the key.

@@ -13,9 +13,9 @@ from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
 from plafond.job.schema import PlafondConfig, ProcessConfig
 from plafond.job.section import Section
-from plafond.job.sentences import shown
 from plafond.job.source import Source
 from plafond.job.train import EmaConfig, TrainConfig
+from plafond.job.wording import shown
 
 
 class ProcessReader:
@@ -44,7 +44,7 @@ class ProcessReader:
             sections["model"] = resolve.model(model, (*path, "model"), self.source)
         else:
             self.source.problem(path, "expected a model with name_or_path")
-        for key in (*sections, "network"):
+        for key in sections:
             values.pop(key, None)
         if sections["network"] is None:
             del sections["network"]
@@ -135,7 +135,12 @@ class ProcessReader:
             del sample["samples"]
         else:
             for index, prompt in enumerate(self._list({"prompts": prompts}, "prompts", at, "prompts")):
-                items.append(((*at, "prompts", index), {"prompt": prompt}))
+                prompt_path: KeyPath = (*at, "prompts", index)
+                if isinstance(prompt, str):
+                    items.append((prompt_path, {"prompt": prompt}))
+                else:
+                    quotes = "; put it in quotes" if isinstance(prompt, (int, float)) else ""
+                    self.source.problem(prompt_path, f"expected a text, found {shown(prompt)}{quotes}")
         config = resolve.build(SampleConfig, sample, at, self.source)
         if config is None:
             return None

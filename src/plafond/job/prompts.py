@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from plafond.job.wording import shown
+
 FLAGS: Mapping[str, tuple[str, type]] = {
     "n": ("neg", str),
     "w": ("width", int),
@@ -48,6 +50,8 @@ class PromptFlags:
 
     prompt: str
     values: dict[str, str | int | float] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """The flag that set each value, as it was written."""
     unused: list[str] = field(default_factory=list)
 
 
@@ -68,7 +72,7 @@ def read_flags(prompt: str) -> PromptFlags:
             result.unused.append(f"--{name}")
             continue
         key, kind = FLAGS[name]
-        result.values[key] = _read(name, value, kind)
+        result.values[key], result.names[key] = _read(name, value, kind), f"--{name}"
     return result
 
 
@@ -79,4 +83,4 @@ def _read(name: str, value: str, kind: type) -> str | int | float:
     try:
         return int(value) if kind is int else float(value)
     except ValueError:
-        raise FlagError(f'--{name}: expected {expected}, found "{value}"') from None
+        raise FlagError(f"--{name}: expected {expected}, found {shown(value)}") from None

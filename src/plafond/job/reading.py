@@ -15,10 +15,9 @@ from plafond.job.keys import NOT_USED
 from plafond.job.overrides import apply_overrides
 from plafond.job.process import ProcessReader
 from plafond.job.schema import PROCESS_TYPES, Job
-from plafond.job.section import nearest
-from plafond.job.sentences import shown
 from plafond.job.source import Source, key_of
 from plafond.job.text import find_file, parse, read_text
+from plafond.job.wording import nearest, printable, shown
 
 OTHER_JOBS = frozenset({"train", "extract", "mod", "generate"})
 OTHER_PROCESSES = frozenset(
@@ -61,7 +60,7 @@ def load_job(
     try:
         document = parse(text, file, os.environ if env is None else env)
     except DocumentError as error:
-        raise JobError(error.message, file=file, line=error.line, key=key_of(error.path)) from None
+        raise JobError(printable(error.message), file=file, line=error.line, key=key_of(error.path)) from None
     return _Reader(file, text, document, strict=strict).read(name, overrides)
 
 

@@ -9,11 +9,12 @@ from pydantic import ValidationError
 from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
 from plafond.job.document import KeyPath
 from plafond.job.model import ModelConfig
-from plafond.job.prompts import FlagError, read_flags
+from plafond.job.prompts import FlagError, PromptFlags, read_flags
 from plafond.job.sample import SampleConfig, SampleItem
-from plafond.job.section import Section, nearest
-from plafond.job.sentences import sentence, shown
+from plafond.job.section import Section
+from plafond.job.sentences import sentence
 from plafond.job.source import Source
+from plafond.job.wording import nearest, shown
 
 S = TypeVar("S", bound=Section)
 
@@ -90,7 +91,7 @@ def _split_arch(values: Values, path: KeyPath, source: Source) -> None:
     if name not in ARCHS:
         near = nearest(name, [*ARCHS, *ALIASES])
         hint = f"; did you mean {near}?" if near else ""
-        source.problem((*path, "arch"), f'expected the name of an architecture, found "{name}"{hint}')
+        source.problem((*path, "arch"), f"expected the name of an architecture, found {shown(name)}{hint}")
     values["arch"] = name
     if tag:
         values["arch_tag"] = tag
@@ -99,7 +100,7 @@ def _split_arch(values: Values, path: KeyPath, source: Source) -> None:
 def model(values: Values, path: KeyPath, source: Source) -> ModelConfig | None:
     """Resolve the base model."""
     arch(values, path, source)
-    if "quantize" in values:
+    if values.get("quantize") in (True, False):
         values.setdefault("quantize_te", values["quantize"])
     return build(ModelConfig, values, path, source)
 
@@ -118,7 +119,7 @@ def dataset(values: Values, train_values: Values, trigger_word: object) -> Value
     if more:
         first = values.get("control_path", [])
         values["control_path"] = [*(first if isinstance(first, list) else [first]), *more]
-    if trigger_word is not None:
+    if isinstance(trigger_word, str):
         values.setdefault("trigger_word", trigger_word)
     if train_values.get("cache_text_embeddings") in (True, 1):
         values["cache_text_embeddings"] = True
@@ -140,22 +141,33 @@ def samples(
     for index, (path, own) in enumerate(items):
         if config.walk_seed and config.seed >= 0:
             running = config.seed + index
-        values = {**inherited, **own}
         if build(SampleItem, own, path, source) is None:
             continue
         running = own.get("seed", running)
-        values["seed"] = running
-        try:
-            flags = read_flags(own.get("prompt", ""))
-        except FlagError as error:
-            source.problem((*path, "prompt"), str(error))
-            continue
-        for flag in flags.unused:
-            source.warn((*path, "prompt"), f"{flag} is known to AI Toolkit, not used by plafond")
-        values.update(flags.values)
+        # An item of the older list of prompts is the prompt itself.
+        prompt_path = path if path[-2] == "prompts" else (*path, "prompt")
+        flags = _flags(own.get("prompt", ""), prompt_path, source)
+        values = {**inherited, **own, "seed": running, **flags.values}
         values["prompt"] = flags.prompt.replace("[trigger]", trigger_word)
-        values["neg"] = values["neg"] or ""
         item = build(SampleItem, values, path, source)
         if item is not None:
             result.append(item)
     return tuple(result)
+
+
+def _flags(prompt: str, path: KeyPath, source: Source) -> PromptFlags:
+    """Read a prompt's flags and check the values they set."""
+    try:
+        flags = read_flags(prompt)
+    except FlagError as error:
+        source.problem(path, str(error))
+        return PromptFlags(prompt)
+    for flag in flags.unused:
+        source.warn(path, f"{flag}: known to AI Toolkit, not used by plafond")
+    try:
+        SampleItem.model_validate(flags.values)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            source.problem(path, f"{flags.names[str(detail['loc'][0])]}: {sentence(detail, SampleItem)}")
+        return PromptFlags(flags.prompt)
+    return flags

@@ -7,14 +7,15 @@ legacy list) are not fields; they are listed in `Section.inputs`.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
+
+from plafond.job.wording import nearest, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +58,6 @@ class Expected:
     text: str
 
 
-def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name most like `word`, or None when none is close."""
-    names = list(names)
-    found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=cutoff)
-    return found[0] if found else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Names:
     """A set of names for one thing, used as pydantic metadata on a `str` field.
@@ -71,12 +65,13 @@ class Names:
     Args:
         noun: what is named, with its article, as in "an optimizer".
         accepted: every accepted spelling and the one name it stands for.
-        known: names of AI Toolkit that plafond does not have; errors, because the result would differ.
+        known: names of AI Toolkit that plafond does not have, with the nearest that it has; errors, because
+            the result would differ.
     """
 
     noun: str
     accepted: Mapping[str, str]
-    known: Mapping[str, str | None] | frozenset[str] = frozenset()
+    known: Mapping[str, str | None] = field(default_factory=dict)
 
     def resolve(self, value: object) -> object:
         """Turn an accepted spelling into its one name; say what is wrong with any other."""
@@ -87,16 +82,13 @@ class Names:
             return self.accepted[name]
         choices = self.choices()
         if name in self.known:
-            instead = self.known.get(name) if isinstance(self.known, Mapping) else None
-            near = instead or nearest(name, choices, cutoff=0.0) or choices[0]
-            message = (
-                f'"{value}" is {self.noun} of AI Toolkit that plafond does not have; '
-                f"the nearest it has is {near}"
-            )
+            nearest_here = self.known[name]
+            has = f"the nearest it has is {nearest_here}" if nearest_here else f"it has {', '.join(choices)}"
+            message = f"{shown(value)} is {self.noun} of AI Toolkit that plafond does not have; {has}"
         else:
             near_name = nearest(name, self.accepted)
             hint = f"; did you mean {near_name}?" if near_name else ""
-            message = f'expected one of {", ".join(choices)}, found "{value}"{hint}'
+            message = f"expected one of {', '.join(choices)}, found {shown(value)}{hint}"
         raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
 
     def choices(self) -> list[str]:
@@ -114,9 +106,9 @@ class Names:
         return {"type": "string", "enum": list(self.accepted)}
 
 
-def one_name(noun: str, *names: str, known: Iterable[str] = ()) -> Names:
+def one_name(noun: str, *names: str, known: Mapping[str, str | None] | None = None) -> Names:
     """Names without aliases."""
-    return Names(noun=noun, accepted={name: name for name in names}, known=frozenset(known))
+    return Names(noun=noun, accepted={name: name for name in names}, known=known or {})
 
 
 def _zero_or_one(value: object) -> object:

@@ -12,8 +12,7 @@ from pydantic_core import ErrorDetails
 
 from plafond.job.scalars import resolve_scalar
 from plafond.job.section import Expected, Names, Section
-
-_SHOWN = 60
+from plafond.job.wording import shown
 
 
 def sentence(error: ErrorDetails, section: type[Section]) -> str:
@@ -83,23 +82,6 @@ def _limits(info: FieldInfo) -> str:
     if low is not None:
         return f" of at least {low}"
     return f" above {above}" if above is not None else ""
-
-
-def shown(value: object) -> str:
-    """A value as it may be quoted in a sentence."""
-    if isinstance(value, (BaseModel, dict)):
-        return "a mapping"
-    if isinstance(value, (list, tuple)):
-        return "a list" if value else "an empty list"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "nothing"
-    if isinstance(value, str):
-        text = " ".join(value.split())
-        return f'"{text[: _SHOWN - 1]}…"' if len(text) > _SHOWN else f'"{text}"'
-    text = repr(value)
-    return f"{text[: _SHOWN - 1]}…" if len(text) > _SHOWN else text
 
 
 def _hint(value: object, expected: str) -> str:

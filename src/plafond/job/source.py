@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from plafond.errors import JobError, PlafondError, UsageError
 from plafond.job.document import KeyPath
+from plafond.job.wording import printable
 
 _PROCESS_DEPTH = 3  # config, process, index
 
@@ -32,6 +33,7 @@ class Source:
 
     def error(self, path: KeyPath, message: str) -> PlafondError:
         """The error for one value, naming the command line when the value came from there."""
+        message = printable(message)
         for end in range(len(path), 0, -1):
             if path[:end] in self.overrides:
                 return UsageError(f"--set {self.overrides[path[:end]]}: {message}")
@@ -69,4 +71,4 @@ def key_of(path: KeyPath) -> str | None:
     """The dotted key of a path as users write it: inside a process, without the way to it."""
     if path[:2] == ("config", "process") and len(path) > _PROCESS_DEPTH:
         path = path[_PROCESS_DEPTH:]
-    return ".".join(str(part) for part in path) or None
+    return printable(".".join(str(part) for part in path)) or None

@@ -9,7 +9,7 @@ from pathlib import Path
 from plafond.errors import JobError
 from plafond.job.document import Document, DocumentError, read_yaml
 from plafond.job.json_text import read_json
-from plafond.job.section import nearest
+from plafond.job.wording import entries, exists, nearest
 
 SUFFIXES = (".yaml", ".yml", ".json", ".jsonc")
 
@@ -24,25 +24,23 @@ def find_file(path: Path) -> Path:
     Raises:
         JobError: there is no such file.
     """
-    if path.is_file():
+    if exists(path):
+        if path.is_dir():
+            raise JobError("expected a job file, found a folder", file=path)
         return path
-    if path.is_dir():
-        raise JobError("expected a job file, found a folder", file=path)
     if not path.is_absolute():
         for suffix in ("", *SUFFIXES):
             inside = Path("config", f"{path}{suffix}")
-            if inside.is_file():
+            if exists(inside) and inside.is_file():
                 return inside
     raise JobError(f"no such file{_near(path)}", file=path)
 
 
 def _near(path: Path) -> str:
-    try:
-        siblings = [entry.name for entry in path.parent.iterdir() if entry.suffix.lower() in SUFFIXES]
-    except OSError:
-        return ""
-    near = nearest(path.name, siblings)
-    return f"; did you mean {path.parent / near}?" if near else ""
+    # Without the suffixes: all of them look alike.
+    by_stem = {entry.stem: entry for entry in entries(path.parent) if entry.suffix.lower() in SUFFIXES}
+    near = nearest(path.stem, by_stem)
+    return f"; did you mean {by_stem[near]}?" if near else ""
 
 
 def read_text(path: Path) -> str:

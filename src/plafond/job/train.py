@@ -45,7 +45,7 @@ LR_SCHEDULER = one_name(
     "cosine",
     "cosine_with_restarts",
     "step",
-    known=("polynomial", "piecewise_constant"),
+    known={"polynomial": "linear", "piecewise_constant": "step"},
 )
 TIMESTEP_TYPE = Names(
     noun="a timestep type",
@@ -70,7 +70,7 @@ LOSS_TYPE = one_name(
     "a loss",
     "mse",
     "mae",
-    known=("wavelet", "pseudo_huber", "stepped", "mean_flow", "pixelspace"),
+    known=dict.fromkeys(("wavelet", "pseudo_huber", "stepped", "mean_flow", "pixelspace")),
 )
 
 
