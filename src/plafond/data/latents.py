@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ Encode = Callable[[torch.Tensor], torch.Tensor]
 """From pixels, float32 (1, 3, H, W) in [-1, 1], to latents (1, ...)."""
 
 
-class LatentStore:
+class LatentStore(Mapping[Item, torch.Tensor]):
     """The latent of every item whose picture could be decoded.
 
     Attributes:
@@ -47,8 +47,11 @@ class LatentStore:
         self._memory: dict[str, torch.Tensor] = {}
         self._disk: dict[str, TensorCache] = {}
 
-    def __contains__(self, item: Item) -> bool:
+    def __contains__(self, item: object) -> bool:
         return item in self._keys
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)

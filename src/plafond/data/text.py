@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ EncodeText = Callable[[list[str]], list[Tensors]]
 """From prompts to one mapping of named tensors each, without a batch dimension."""
 
 
-class TextStore:
+class TextStore(Mapping[str, Tensors]):
     """The embeddings of every prompt, by prompt."""
 
     def __init__(self, disk: TensorCache | None) -> None:
@@ -27,8 +27,11 @@ class TextStore:
         self._keys: dict[str, str] = {}
         self._memory: dict[str, Tensors] = {}
 
-    def __contains__(self, prompt: str) -> bool:
+    def __contains__(self, prompt: object) -> bool:
         return prompt in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)
