@@ -28,7 +28,7 @@ class Identity:
     model: str
     network: str
     rank: int | None
-    layers: int
+    tensors: int
     optimizer: str
 
     def differences(self, saved: Mapping[str, Any]) -> list[str]:

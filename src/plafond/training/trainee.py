@@ -43,7 +43,7 @@ class Trainee:
             model=process.model.name_or_path,
             network=process.network.type if process.network else "full fine-tune",
             rank=process.network.linear if process.network else None,
-            layers=len(self.parameters),
+            tensors=len(self.parameters),
             optimizer=process.train.optimizer,
         )
 
