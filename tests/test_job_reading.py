@@ -280,6 +280,26 @@ WARNINGS = [
         "name_or_pth: x",
         "line 10: network.name_or_pth: unknown key, ignored; did you mean model.name_or_path?",
     ),
+    (
+        "lr: 1e-4",
+        "lr: 2e-4\n        unet_lr: 5e-5",
+        "line 21: train.unet_lr: not used, because lr is given as well",
+    ),
+    (
+        "linear: 16",
+        "linear: 16\n        rank: 8",
+        "line 10: network.linear: not used, because rank is given as well",
+    ),
+    (
+        "is_flux: true",
+        "arch: qwen_image\n        is_flux: true",
+        "line 26: model.is_flux: not used, because arch is given as well",
+    ),
+    (
+        "seed: 42",
+        "samples: [{prompt: a hare}]",
+        "line 30: sample.prompts: not used, because samples is given as well",
+    ),
     ("batch_size: 1", "zzz: 1", "line 18: train.zzz: unknown key, ignored"),
     (
         "batch_size: 1",
@@ -315,6 +335,19 @@ def test_a_warning(tmp_path, monkeypatch, old, new, expected):
 def test_known_keys_at_their_default_ask_for_nothing(tmp_path):
     text = change("batch_size: 1", "noise_offset: 0.0\n        do_cfg: false\n        snr_gamma: null")
     assert load(tmp_path, text).warnings == ()
+
+
+def test_known_keys_that_are_switched_off_ask_for_nothing(tmp_path):
+    text = change(
+        "batch_size: 1", "diff_output_preservation: false\n        diff_output_preservation_class: fox"
+    )
+    assert load(tmp_path, text).warnings == ()
+    assert len(load(tmp_path, text.replace("preservation: false", "preservation: true")).warnings) == 2
+
+
+def test_comments_and_a_document_mark(tmp_path):
+    text = "---\n# a fox\n" + JOB.replace("\n      ", '\n#      old: 1 # - "x"\\\n      ', 5) + "...\n"
+    assert load(tmp_path, text).processes == load(tmp_path).processes
 
 
 def test_warnings_come_in_the_order_of_the_file(tmp_path):

@@ -281,6 +281,11 @@ def _syntax_error(error: MarkedYAMLError, long_quote: tuple[int, int] | None) ->
         return DocumentError("the indentation does not match the lines above", line)
     if context.startswith("while parsing a flow") and "expected ','" in problem:
         return DocumentError("the bracket that opens here is not closed, or a comma is missing", begin)
+    if found := re.fullmatch(r"found unknown escape character '(.)'", problem):
+        # Mostly a Windows path.
+        return DocumentError(
+            f'"\\{found[1]}" means nothing in double quotes; use single quotes, or "/" in paths', line
+        )
     if found := re.fullmatch(r"found character '(.)' that cannot start any token", problem):
         return DocumentError(f'an unquoted text cannot begin with "{found[1]}"; put it in quotes', line)
     if "could not find expected ':'" in problem:

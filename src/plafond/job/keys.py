@@ -79,7 +79,8 @@ def take_keys(
                 taken[key] = value
         elif key in keys.known:
             known = keys.known[key]
-            if value is not None and value != known.default:
+            idle = known.switch is not None and not raw.get(known.switch)
+            if value is not None and value != known.default and not idle:
                 source.warn((*path, key), f"{NOT_USED}; {known.why}" if known.why else NOT_USED)
         elif strict:
             source.problem((*path, key), "unknown key" + suggestion(key, section))

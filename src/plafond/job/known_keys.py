@@ -13,10 +13,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Known:
-    """A key without effect here: AI Toolkit's default, and why or what instead."""
+    """A key without effect here.
+
+    Args:
+        default: AI Toolkit's default, which asks for nothing.
+        why: why it is not used, or what to use instead.
+        switch: the key of the same section that turns this one on in AI Toolkit.
+    """
 
     default: Any = None
     why: str = ""
+    switch: str | None = None
 
 
 def _off(*names: str) -> dict[str, Known]:
@@ -32,8 +39,8 @@ PROCESS: Mapping[str, Known] = {
     "performance_log_every": Known(0, "every step's time is in metrics.jsonl"),
     "log_dir": Known(None, "the loss of every step is in metrics.jsonl"),
     "do_lorm": Known(False),
-    "lorm_extract_mode": Known("ratio"),
-    "lorm_extract_mode_param": Known(0.25),
+    "lorm_extract_mode": Known("ratio", switch="do_lorm"),
+    "lorm_extract_mode_param": Known(0.25, switch="do_lorm"),
     "torch_profiler": Known(False),
     "name": Known(None, "the name of the job is used"),
     **_none("first_sample", "guidance", "slider", "embedding", "adapter", "decorator", "caption"),
@@ -41,7 +48,7 @@ PROCESS: Mapping[str, Known] = {
 
 NETWORK: Mapping[str, Known] = {
     "conv": Known(None, "only linear layers get an adapter"),
-    "conv_alpha": Known(None, "only linear layers get an adapter"),
+    "conv_alpha": Known(None, switch="conv"),
     "lokr_full_rank": Known(True),
     "lokr_factor": Known(-1),
     "old_lokr_format": Known(False),
@@ -62,15 +69,15 @@ NETWORK_KWARGS: Mapping[str, Known] = {
 
 SAVE: Mapping[str, Known] = {
     "push_to_hub": Known(False, "upload the saved file yourself"),
-    "hf_repo_id": Known(None),
-    "hf_private": Known(False),
+    "hf_repo_id": Known(None, switch="push_to_hub"),
+    "hf_private": Known(False, switch="push_to_hub"),
 }
 
 LOGGING: Mapping[str, Known] = {
     "verbose": Known(False),
     "use_wandb": Known(False, "the loss of every step is in metrics.jsonl"),
-    "project_name": Known("ai-toolkit"),
-    "run_name": Known(None),
+    "project_name": Known("ai-toolkit", switch="use_wandb"),
+    "run_name": Known(None, switch="use_wandb"),
     "use_ui_logger": Known(False, "the loss of every step is in metrics.jsonl"),
 }
 
@@ -95,7 +102,7 @@ DATASET: Mapping[str, Known] = {
     "controls": Known([], "make the control images first and give their folder as control_path"),
     "guidance_type": Known("targeted"),
     "extra_values": Known([]),
-    "diff_output_preservation_class": Known(""),
+    "diff_output_preservation_class": Known("", switch="diff_output_preservation"),
     "trim_auto_frame_count_tail": Known(True),
     "poi": Known(None),
     **_off(
@@ -123,15 +130,15 @@ TRAIN: Mapping[str, Known] = {
     "sdp": Known(False, "use attention_backend"),
     "audio_loss_multiplier": Known(1),
     "validation_config": Known(None),
-    "diff_output_preservation_multiplier": Known(1),
-    "diff_output_preservation_class": Known(""),
-    "blank_prompt_preservation_multiplier": Known(1),
-    "inverted_mask_prior_multiplier": Known(0.5),
+    "diff_output_preservation_multiplier": Known(1, switch="diff_output_preservation"),
+    "diff_output_preservation_class": Known("", switch="diff_output_preservation"),
+    "blank_prompt_preservation_multiplier": Known(1, switch="blank_prompt_preservation"),
+    "inverted_mask_prior_multiplier": Known(0.5, switch="inverted_mask_prior"),
     "reg_weight": Known(1),
-    "guidance_loss_target": Known(3.0),
-    "guidance_loss_schedule": Known("constant"),
+    "guidance_loss_target": Known(3.0, switch="do_guidance_loss"),
+    "guidance_loss_schedule": Known("constant", switch="do_guidance_loss"),
     "unconditional_prompt": Known(""),
-    "differential_guidance_scale": Known(3),
+    "differential_guidance_scale": Known(3, switch="do_differential_guidance"),
     "cfg_scale": Known(1),
     "max_cfg_scale": Known(None),
     "cfg_rescale": Known(None),
@@ -144,21 +151,21 @@ TRAIN: Mapping[str, Known] = {
     "noisy_latent_multiplier": Known(1),
     "latent_multiplier": Known(1),
     "optimal_noise_pairing_samples": Known(1),
-    "signal_correction_noise_scale": Known(1),
-    "batch_noise_correction_scale": Known(0.1),
-    "signal_amplification_strength": Known(0.5),
-    "correct_pred_norm_multiplier": Known(1),
+    "signal_correction_noise_scale": Known(1, switch="do_signal_correction_noise"),
+    "batch_noise_correction_scale": Known(0.1, switch="do_batch_noise_correction"),
+    "signal_amplification_strength": Known(0.5, switch="do_signal_amplification"),
+    "correct_pred_norm_multiplier": Known(1, switch="correct_pred_norm"),
     "pred_scaler": Known(1),
-    "target_norm_std_value": Known(1),
+    "target_norm_std_value": Known(1, switch="target_norm_std"),
     "latent_feature_loss_weight": Known(1),
     "diffusion_feature_extractor_weight": Known(1),
     "weight_jitter": Known(0),
     "prompt_dropout_prob": Known(0),
     "prompt_saturation_chance": Known(0),
     "max_negative_prompts": Known(1),
-    "match_adapter_chance": Known(0),
-    "paramiter_swapping_factor": Known(0.1),
-    "merge_network_on_save_strength": Known(1),
+    "match_adapter_chance": Known(0, switch="match_adapter_assist"),
+    "paramiter_swapping_factor": Known(0.1, switch="do_paramiter_swapping"),
+    "merge_network_on_save_strength": Known(1, switch="merge_network_on_save"),
     **_off(
         *("linear_timesteps", "linear_timesteps2", "max_loss_debug", "diff_output_preservation"),
         *("blank_prompt_preservation", "inverted_mask_prior", "do_prior_divergence", "do_guidance_loss"),

@@ -126,6 +126,8 @@ class ProcessReader:
         prompts = sample.pop("prompts", [])
         items: list[tuple[KeyPath, dict[str, Any]]] = []
         if "samples" in sample:
+            if prompts:
+                self.source.warn((*at, "prompts"), resolve.overruled("samples"))
             for index, raw in enumerate(self._list(sample, "samples", at, "mappings")):
                 item_path: KeyPath = (*at, "samples", index)
                 if isinstance(raw, dict):

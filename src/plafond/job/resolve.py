@@ -23,7 +23,7 @@ Values = dict[str, Any]
 
 def build(model: type[S], values: Values, path: KeyPath, source: Source) -> S | None:
     """Make a section of its values; note what is wrong with them and return None if anything is."""
-    values, origin = merge_inputs(model, values)
+    values, origin = merge_inputs(model, values, path, source)
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -37,15 +37,29 @@ def build(model: type[S], values: Values, path: KeyPath, source: Source) -> S | 
         return None
 
 
-def merge_inputs(model: type[Section], values: Values) -> tuple[Values, dict[str, str]]:
+def merge_inputs(
+    model: type[Section], values: Values, path: KeyPath, source: Source
+) -> tuple[Values, dict[str, str]]:
     """Put each alias into its field. Returns the fields and the key in the file that each came from."""
     merged = {key: value for key, value in values.items() if key not in model.inputs}
     origin: dict[str, str] = {}
     for key, declared in model.inputs.items():
-        if key in values and (declared.wins or declared.into not in merged):
-            merged[declared.into] = values[key]
-            origin[declared.into] = key
+        if key not in values:
+            continue
+        field, used, unused = declared.into, declared.into, key
+        if declared.wins or field not in merged:
+            used, unused = key, field
+        if merged.get(field, values[key]) != values[key]:
+            source.warn((*path, unused), overruled(used))
+        if used == key:
+            merged[field] = values[key]
+            origin[field] = key
     return merged, origin
+
+
+def overruled(used: str) -> str:
+    """Say that one of two keys for the same thing does not count."""
+    return f"not used, because {used} is given as well"
 
 
 def accumulation(values: Values, path: KeyPath, source: Source) -> None:
@@ -72,6 +86,9 @@ def arch(values: Values, path: KeyPath, source: Source) -> None:
     if "arch" in values:
         if isinstance(values["arch"], str):
             _split_arch(values, path, source)
+        for other, flag in named.items():
+            if other != values["arch"]:
+                source.warn((*path, flag), overruled("arch"))
         return
     # SSD and Vega are cut-down SDXL, Sigma is a PixArt: files set both flags.
     if "ssd" in named or "vega" in named:

@@ -20,10 +20,11 @@ class SaveConfig(Section):
     save_format: Annotated[str, one_name("a save format", "safetensors", "diffusers")] = Field(
         "safetensors", description="Format of full fine-tunes; a LoRA is always a safetensors file."
     )
-    lora_format: Annotated[str, one_name("a LoRA format", "native", "diffusers", "both")] = Field(
-        "native",
-        description="Key names in the saved LoRA: the model's own (as AI Toolkit and ComfyUI use), "
-        "diffusers', or one file of each. Only plafond has this key.",
+    lora_format: Annotated[str, one_name("a LoRA format", "auto", "native", "diffusers", "both")] = Field(
+        "auto",
+        description="Layer names in the saved LoRA: the one file that ComfyUI and diffusers both load "
+        "(auto), the original release's names, diffusers' names, or a file of each. Only plafond has "
+        "this key.",
     )
     metadata_captions: Flag = Field(
         False,
