@@ -80,6 +80,17 @@ VALUES = [
     ),
     (
         "resolution: [512, 768]",
+        "control_transparent_color: [0, 0, 256]",
+        "line 16: datasets.0.control_transparent_color.2: expected three whole numbers from 0 to 255, "
+        "found 256",
+    ),
+    (
+        "resolution: [512, 768]",
+        "control_path: 7",
+        "line 16: datasets.0.control_path: expected a text or a list of texts, found 7",
+    ),
+    (
+        "resolution: [512, 768]",
         "resolution: []",
         "line 16: datasets.0.resolution: expected a whole number of at least 16, or a list of them, "
         "found an empty list",
@@ -280,13 +291,13 @@ SHAPES = [
     ),
     (
         change("        name_or_path: black-forest-labs/FLUX.1-dev\n", ""),
-        "job.yaml, line 23: model.name_or_path: required, but missing: Hugging Face name, folder or file of "
-        "the base model.",
+        "job.yaml, line 23: model.name_or_path: required, but not given (Hugging Face name, folder or "
+        "file of the base model)",
     ),
     (
         change("- folder_path: photos\n          caption_ext", "- caption_ext"),
-        "job.yaml, line 14: datasets.0.folder_path: required, but missing: Folder of pictures or clips, read "
-        "with its subfolders.",
+        "job.yaml, line 14: datasets.0.folder_path: required, but not given (Folder of pictures or clips, "
+        "read with its subfolders)",
     ),
     (
         JOB[: JOB.index("      model:")],
@@ -353,7 +364,10 @@ SYNTAX = [
         'job.yaml, line 7: an unquoted text cannot begin with "@"; put it in quotes',
     ),
     (change("f0x", "f\x070x"), "job.yaml, line 7: the character '\\x07' is not allowed in YAML"),
-    (change("f0x", '"f\\q"'), "job.yaml, line 7: not valid YAML: found unknown escape character 'q'"),
+    (
+        change("f0x", '"f\\q"'),
+        'job.yaml, line 7: "\\q" means nothing in double quotes; use single quotes, or "/" in paths',
+    ),
     ("[" * 5000, "job.yaml, line 1: nested more than 60 levels deep"),
     (
         "a: &a [x, x, x, x, x, x, x, x, x, x]\n"

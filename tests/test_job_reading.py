@@ -181,6 +181,28 @@ def test_variables_in_values_and_comments(tmp_path):
     assert job.text == text
 
 
+def test_the_defaults_written_out_are_the_defaults(tmp_path):
+    short = {"type": "sd_trainer", "model": {"name_or_path": "x"}, "datasets": [{"folder_path": "y"}]}
+    job = {"job": "extension", "config": {"name": "fox", "process": [short]}}
+    first = load(tmp_path, json.dumps(job))
+    long = json.loads(first.processes[0].model_dump_json())
+    del long["model"]["arch_tag"]
+    job["config"]["process"] = [long]
+    second = load(tmp_path, json.dumps(job))
+    assert second.processes == first.processes and second.warnings == ()
+
+
+def test_later_stages_name_the_line_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    job = load_job("job.yaml", overrides=["train.steps=3"])
+    assert str(job.error("model.name_or_path", "no such model")) == (
+        "job.yaml, line 24: model.name_or_path: no such model"
+    )
+    assert str(job.error("datasets.0.fps", "x")) == "job.yaml, line 14: datasets.0.fps: x"
+    assert str(job.error("train.steps", "too few")) == "--set train.steps=3: too few"
+
+
 def test_several_processes(tmp_path):
     start = JOB.index("    - type")
     end = JOB.index("meta:")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plafond.job.section import Flag, Input, Resolutions, Section, TextOrTexts, one_name
+from plafond.job.section import Colour, Flag, Input, Resolutions, Section, TextOrTexts, one_name
 
 _CONTROL = Input(
     schema={"type": "string"}, description="One more folder of control images.", into="control_path"
@@ -82,7 +82,7 @@ class DatasetConfig(Section):
     full_size_control_images: Flag = Field(
         True, description="Give control images to the model at their own size."
     )
-    control_transparent_color: tuple[int, ...] = Field(
+    control_transparent_color: Colour = Field(
         (0, 0, 0), description="Colour put behind transparent control images."
     )
     mask_path: str | None = Field(

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, Field
 from pydantic.json_schema import WithJsonSchema
 
-from plafond.job.section import Expected, Flag, Input, Names, Section, one_name
+from plafond.job.section import Expected, Flag, Input, Names, Section
 
 
 def _negative(value: object) -> object:
@@ -34,7 +34,11 @@ Strength = Annotated[
     float, BeforeValidator(_strength), Expected("a number"), WithJsonSchema({"type": ["number", "string"]})
 ]
 Seed = Annotated[int, Field(ge=-1, le=2**63 - 1)]
-SAMPLER = Names(noun="a sampler", accepted={"flowmatch": "flowmatch", "ddpm": "ddpm"})
+
+
+PICTURE_FORMAT = Names(
+    noun="a picture format", accepted={"jpg": "jpg", "png": "png", "webp": "webp", "jpeg": "jpg"}
+)
 
 
 class SampleItem(Section):
@@ -76,7 +80,7 @@ class SampleConfig(Section):
         )
     }
 
-    sampler: Annotated[str, SAMPLER] = Field("ddpm", description="Sampler; most models bring their own.")
+    sampler: str = Field("ddpm", description="Sampler of previews; most models bring their own.")
     sample_every: int = Field(100, ge=1, description="Make previews after every this many steps.")
     sample_start_step: int = Field(0, ge=0, description="No previews before this step.")
     width: int = Field(512, ge=64, description="Width in pixels.")
@@ -89,9 +93,7 @@ class SampleConfig(Section):
     )
     sample_steps: int = Field(20, ge=1, description="Number of denoising steps.")
     network_multiplier: Strength = Field(1.0, description="Strength of the trained adapter.")
-    format: Annotated[str, one_name("a picture format", "jpg", "png", "webp")] = Field(
-        "jpg", description="Picture format of previews."
-    )
+    format: Annotated[str, PICTURE_FORMAT] = Field("jpg", description="Picture format of previews.")
     num_frames: int = Field(1, ge=1, description="Number of frames; more than 1 makes a video.")
     fps: int = Field(16, ge=1, description="Frames per second of a video.")
     samples: tuple[SampleItem, ...] = Field((), description="The previews, one mapping each.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from plafond.errors import PlafondError
 from plafond.job.dataset import DatasetConfig
 from plafond.job.document import KeyPath
 from plafond.job.model import ModelConfig
@@ -16,6 +17,7 @@ from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
 from plafond.job.section import Section, one_name
+from plafond.job.source import Source
 from plafond.job.train import TrainConfig
 
 DEFAULT_SEED = 42
@@ -74,3 +76,15 @@ class Job:
     warnings: tuple[str, ...] = ()
     lines: Mapping[KeyPath, int] = field(default_factory=dict, repr=False)
     overrides: Mapping[KeyPath, str] = field(default_factory=dict, repr=False)
+
+    def error(self, key: str, message: str, *, process: int = 0) -> PlafondError:
+        """An error about one value, with its file and line: for what only a later stage can know.
+
+        Args:
+            key: dotted key inside the process, as ``model.arch`` or ``datasets.0.folder_path``.
+            message: what was found and what is expected.
+            process: index of the process.
+        """
+        parts = [int(part) if part.isdecimal() else part for part in key.split(".")]
+        source = Source(self.path, self.lines, self.overrides)
+        return source.error(("config", "process", process, *parts), message)

@@ -124,6 +124,7 @@ def _one_or_more(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value if isinstance(value, tuple) else (value,)
 
 
+Channel = Annotated[int, Field(ge=0, le=255)]
 Flag = Annotated[
     bool, BeforeValidator(_zero_or_one), Expected("true or false"), WithJsonSchema({"type": "boolean"})
 ]
@@ -150,6 +151,19 @@ Resolutions = Annotated[
             "minimum": 16,
             "items": {"type": "integer", "minimum": 16},
             "minItems": 1,
+        }
+    ),
+]
+Colour = Annotated[
+    tuple[Channel, Channel, Channel],
+    BeforeValidator(_tuple),
+    Expected("three whole numbers from 0 to 255"),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0, "maximum": 255},
+            "minItems": 3,
+            "maxItems": 3,
         }
     ),
 ]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -19,30 +18,12 @@ def sentence(error: ErrorDetails, section: type[Section]) -> str:
     """Put one pydantic error into our words."""
     if error["type"] == "sentence":
         return error["msg"]
-    info = field_at(section, error["loc"])
-    if info is None:
-        return f"expected a mapping, found {shown(error['input'])}"
-    expected = expectation(info)
+    # Sections are built from the inside out, so an error is never deeper than a field and its items.
+    info = section.model_fields[str(error["loc"][0])]
     if error["type"] == "missing":
-        return f"required, but missing: {info.description}"
+        return f"required, but not given ({str(info.description).removesuffix('.')})"
+    expected = expectation(info)
     return f"expected {expected}, found {shown(error['input'])}{_hint(error['input'], expected)}"
-
-
-def field_at(section: type[Section], loc: tuple[int | str, ...]) -> FieldInfo | None:
-    """The field that an error is about; parts of `loc` that lead into it are followed."""
-    info: FieldInfo | None = None
-    model: type[BaseModel] | None = section
-    for part in loc:
-        if model is None or not isinstance(part, str) or part not in model.model_fields:
-            break
-        info = model.model_fields[part]
-        model = next((kind for kind in _kinds(info.annotation) if issubclass_model(kind)), None)
-    return info
-
-
-def issubclass_model(kind: object) -> bool:
-    """Whether `kind` is a pydantic model."""
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def expectation(info: FieldInfo) -> str:
@@ -59,14 +40,12 @@ def expectation(info: FieldInfo) -> str:
         return "a number" + _limits(info)
     if kinds == [str]:
         return "a text"
-    return "a list" if get_origin(info.annotation) is tuple else "a mapping"
+    return "a mapping"
 
 
 def _kinds(annotation: Any) -> list[Any]:
     if get_origin(annotation) in (Union, types.UnionType):
         return [kind for part in get_args(annotation) for kind in _kinds(part)]
-    if get_origin(annotation) is Literal:
-        return [str]
     return [annotation]
 
 
