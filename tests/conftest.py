@@ -33,7 +33,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(5):
         height, width = (72, 96) if index % 2 else (80, 80)
         pixels = dice.integers(0, 255, (height // 8, width // 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC).save(folder / f"{index}.png")
+        Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC).save(
+            folder / f"{index}.png"
+        )
         (folder / f"{index}.txt").write_text(f"a photo of sks thing, number {index}")
     return folder
 

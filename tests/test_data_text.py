@@ -1,12 +1,6 @@
-import io
-import time
-
 import pytest
 import torch
-from rich.console import Console
 
-from plafond.data import progress as progress_module
-from plafond.data.progress import progress_bar
 from plafond.data.text import cache_text
 from plafond.errors import DataError, NonFiniteError
 
@@ -90,17 +84,3 @@ def test_progress_is_reported():
     reports = []
     run(["a", "b", "a"], progress=lambda done, total: reports.append((done, total)))
     assert reports == [(0, 2), (1, 2), (2, 2)]
-
-
-@pytest.mark.parametrize(
-    ("terminal", "patience", "drawn"), [(True, 0, True), (True, 99, False), (False, 0, False)]
-)
-def test_a_bar_appears_on_a_terminal_when_it_lasts(monkeypatch, terminal, patience, drawn):
-    monkeypatch.setattr(progress_module, "PATIENCE", patience)
-    screen = io.StringIO()
-    with progress_bar("Latents", Console(file=screen, force_terminal=terminal, width=80)) as report:
-        for done in range(4):
-            time.sleep(0.001)
-            report(done, 3)
-    assert ("Latents" in screen.getvalue()) == drawn
-    assert drawn or screen.getvalue() == ""

@@ -126,7 +126,9 @@ class Toy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Linear(8, 8)
-        self.blocks = nn.ModuleList(nn.ModuleDict({"q": nn.Linear(8, 8), "norm": nn.Linear(8, 8)}) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"q": nn.Linear(8, 8), "norm": nn.Linear(8, 8)}) for _ in range(2)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
@@ -138,7 +140,9 @@ class Toy(nn.Module):
 def test_injection_takes_what_the_rule_says() -> None:
     network = inject(Toy(), Targets(blocks=("blocks",)), rank=2, alpha=2.0)
     assert list(network.layers) == ["blocks.0.q", "blocks.0.norm", "blocks.1.q", "blocks.1.norm"]
-    network = inject(Toy(), Targets(blocks=("blocks",), only=(".q",), ignore=("blocks.1",)), rank=2, alpha=2.0)
+    network = inject(
+        Toy(), Targets(blocks=("blocks",), only=(".q",), ignore=("blocks.1",)), rank=2, alpha=2.0
+    )
     assert list(network.layers) == ["blocks.0.q"]
 
 
@@ -152,7 +156,10 @@ def test_injection_starts_as_the_base_model_and_depends_on_the_seed_alone() -> N
     second = inject(Toy(), Targets(blocks=("blocks",)), rank=2, alpha=2.0, seed=5).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert [name for name, p in model.named_parameters() if p.requires_grad] == [
-        f"blocks.{index}.{layer}.lora_{matrix}" for index in (0, 1) for layer in ("q", "norm") for matrix in "AB"
+        f"blocks.{index}.{layer}.lora_{matrix}"
+        for index in (0, 1)
+        for layer in ("q", "norm")
+        for matrix in "AB"
     ]
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from diffusers import FluxPipeline, FluxTransformer2DModel
 from diffusers.loaders.single_file_utils import convert_flux_transformer_checkpoint_to_diffusers
-from micro_flux import make_transformer
 from torch import Tensor
 
+from micro_flux import make_transformer
 from plafond.errors import CheckpointError
 from plafond.families.flux import FAMILY
 from plafond.model.lora import Targets, inject
@@ -77,7 +77,9 @@ def test_native_lora_is_what_diffusers_converts_back(only: tuple[str, ...]) -> N
         if hasattr(module, "out_features") and not name.endswith(".base")
     }
     native = lora_to_native(lora, FAMILY.native_table(model), sizes, alpha=float(rank), rank=rank)
-    loaded = FluxPipeline.lora_state_dict({f"diffusion_model.{name}": tensor for name, tensor in native.items()})
+    loaded = FluxPipeline.lora_state_dict(
+        {f"diffusion_model.{name}": tensor for name, tensor in native.items()}
+    )
     for layer in network.layers:
         a, b = (loaded[f"transformer.{layer}.lora_{matrix}.weight"] for matrix in "AB")
         expected = lora[f"{layer}.lora_B.weight"] @ lora[f"{layer}.lora_A.weight"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import JobMaker
-from runs import KILLED, assert_same_weights, folder_of, losses, resume_state, run, run_and_die
 
+from conftest import JobMaker
 from plafond.errors import OutOfSpaceError, ResumeMismatch
 from plafond.training import run_folder
+from runs import KILLED, assert_same_weights, folder_of, losses, resume_state, run, run_and_die
 
 LONG = {"steps": 30, "optimizer": "adamw8bit", "ema_config": {"use_ema": True, "ema_decay": 0.9}}
 NETWORK = {"linear": 64, "linear_alpha": 64, "dropout": 0.2}
@@ -30,7 +30,9 @@ def same_run(first: Path, second: Path, step: int) -> None:
     flat_one, flat_two = flatten(one["optimizer"]), flatten(two["optimizer"])
     assert flat_one.keys() == flat_two.keys()
     for key, value in flat_one.items():
-        same = torch.equal(value, flat_two[key]) if isinstance(value, torch.Tensor) else value == flat_two[key]
+        same = (
+            torch.equal(value, flat_two[key]) if isinstance(value, torch.Tensor) else value == flat_two[key]
+        )
         assert same, key
 
 
@@ -48,7 +50,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    "at", ["step:14", "half-written:4", "before-rename:4", "after-rename:4", "before-rename:5", "before-rename:6"]
+    "at",
+    ["step:14", "half-written:4", "before-rename:4", "after-rename:4", "before-rename:5", "before-rename:6"],
 )
 def test_thirty_steps_equal_ten_and_twenty_with_a_kill_between(
     make_job: JobMaker, undisturbed: dict[str, Path], at: str
@@ -107,7 +110,9 @@ def test_a_damaged_newest_save_is_named_and_the_one_before_is_used(
         ("network.network_kwargs.only_if_contains=[to_q]", "tensors was 52 and is now 6"),
     ],
 )
-def test_other_settings_than_the_saved_ones_are_refused(make_job: JobMaker, change: str, difference: str) -> None:
+def test_other_settings_than_the_saved_ones_are_refused(
+    make_job: JobMaker, change: str, difference: str
+) -> None:
     job = make_job()
     run(job)
     with pytest.raises(ResumeMismatch) as error:
@@ -137,7 +142,10 @@ def test_milestones_stay_beside_the_final_file_and_only_ours_are_pruned(make_job
     assert [step for step, _ in folder.milestones()] == [8, 10]
     assert_same_weights(folder.milestone(10), folder.final)
     assert mine.read_bytes() == b"mine"
-    assert sorted(path.name for path in folder.resume.glob("*.pt")) == ["step_000000008.pt", "step_000000010.pt"]
+    assert sorted(path.name for path in folder.resume.glob("*.pt")) == [
+        "step_000000008.pt",
+        "step_000000010.pt",
+    ]
 
 
 def test_fresh_sets_the_earlier_run_aside(make_job: JobMaker) -> None:

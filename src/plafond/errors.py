@@ -45,7 +45,9 @@ class JobError(PlafondError):
 
     exit_code = 2
 
-    def __init__(self, message: str, *, file: Path | None = None, line: int | None = None, key: str | None = None):
+    def __init__(
+        self, message: str, *, file: Path | None = None, line: int | None = None, key: str | None = None
+    ):
         self.message, self.file, self.line, self.key = message, file, line, key
         place = str(file) if file is not None else ""
         if line is not None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB...", help="AI Toolkit job files (YAML or JSON).")],
+    jobs: Annotated[
+        list[Path], typer.Argument(metavar="JOB...", help="AI Toolkit job files (YAML or JSON).")
+    ],
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as train.steps=500; repeatable."),

@@ -157,9 +157,11 @@ class Flux:
             return assign(model, state, device=device, dtype=dtype).eval()
         model = reading(
             f"{source.repo}/transformer",
-            lambda: FluxTransformer2DModel.from_pretrained(source.repo, subfolder="transformer", torch_dtype=dtype),
+            lambda: FluxTransformer2DModel.from_pretrained(
+                source.repo, subfolder="transformer", torch_dtype=dtype
+            ),
         )
-        return model.requires_grad_(False).eval().to(device)
+        return model.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
 
     def predict(
         self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
@@ -170,7 +172,9 @@ class Flux:
 
         batch, channels, height, width = noisy.shape
         packed = FluxPipeline._pack_latents(noisy, batch, channels, height, width)
-        ids = FluxPipeline._prepare_latent_image_ids(batch, height // 2, width // 2, noisy.device, noisy.dtype)
+        ids = FluxPipeline._prepare_latent_image_ids(
+            batch, height // 2, width // 2, noisy.device, noisy.dtype
+        )
         tokens = text["prompt_embeds"]
         guidance = None
         config: Any = transformer.config

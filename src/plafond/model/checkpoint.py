@@ -90,7 +90,8 @@ def _folder_or_id(name: str) -> str:
         return str(path)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise JobError(
-            f"found no folder or file at {name}; a Hugging Face id looks like owner/name", key="model.name_or_path"
+            f"found no folder or file at {name}; a Hugging Face id looks like owner/name",
+            key="model.name_or_path",
         )
     return name
 
@@ -116,12 +117,16 @@ def reading(what: str, load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         raise CheckpointError(f"cannot load {what}: {reason}") from error
 
 
 def read_transformer_file(
-    path: Path, build: Callable[[], nn.Module], translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]]
+    path: Path,
+    build: Callable[[], nn.Module],
+    translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]],
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """Build a transformer on the meta device and read a single file for it.
 

@@ -18,10 +18,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 
 from plafond.errors import JobError
 
@@ -30,8 +30,8 @@ class _LoraLinearFunction(torch.autograd.Function):
     """``F.linear`` plus the low-rank product; saves the input once and the two small matrices."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: FunctionCtx,
+    def forward(
+        ctx: Any,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -47,13 +47,13 @@ class _LoraLinearFunction(torch.autograd.Function):
         out = torch.nn.functional.linear(flat, weight, bias)
         out.addmm_(down, lora_b.to(x.dtype).t(), alpha=scale)
         ctx.save_for_backward(x, weight, lora_a, lora_b, down, keep)
-        ctx.scale = scale  # type: ignore[attr-defined]
+        ctx.scale = scale
         return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight, lora_a, lora_b, down, keep = ctx.saved_tensors  # type: ignore[attr-defined]
-        scale: float = ctx.scale  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, lora_a, lora_b, down, keep = ctx.saved_tensors
+        scale: float = ctx.scale
         flat = x.reshape(-1, x.shape[-1])
         grad_out = grad.reshape(-1, grad.shape[-1])
         grad_down = (grad_out @ lora_b.to(x.dtype)).mul_(scale)
@@ -62,7 +62,7 @@ class _LoraLinearFunction(torch.autograd.Function):
             grad_down.mul_(keep)
         grad_a = (grad_down.t() @ flat).to(lora_a.dtype)
         grad_x = None
-        if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
+        if ctx.needs_input_grad[0]:
             grad_x = grad_out @ weight
             grad_x.addmm_(grad_down, lora_a.to(x.dtype))
             grad_x = grad_x.view_as(x)
@@ -81,7 +81,13 @@ class LoraLinear(nn.Module):
     """
 
     def __init__(
-        self, base: nn.Linear, rank: int, alpha: float, *, dropout: float = 0.0, dtype: torch.dtype = torch.float32
+        self,
+        base: nn.Linear,
+        rank: int,
+        alpha: float,
+        *,
+        dropout: float = 0.0,
+        dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
         base.requires_grad_(False)

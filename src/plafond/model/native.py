@@ -58,13 +58,20 @@ def to_diffusers(
                 tensor = torch.cat(tensor.chunk(2)[::-1])
             rows = [shapes[name][0] for name in names]
             if tensor.shape[0] != sum(rows):
-                raise CheckpointError(f"{what}: {source} has {tensor.shape[0]} rows, the model has {sum(rows)}")
-            state.update(zip(names, tensor.split(rows), strict=True))
+                raise CheckpointError(
+                    f"{what}: {source} has {tensor.shape[0]} rows, the model has {sum(rows)}"
+                )
+            state.update(zip(names, torch.split(tensor, rows), strict=True))
     return state
 
 
 def lora_to_native(
-    lora: Mapping[str, Tensor], table: Iterable[Entry], out_features: Mapping[str, int], *, alpha: float, rank: int
+    lora: Mapping[str, Tensor],
+    table: Iterable[Entry],
+    out_features: Mapping[str, int],
+    *,
+    alpha: float,
+    rank: int,
 ) -> dict[str, Tensor]:
     """Rewrite a LoRA under native names, exactly.
 
@@ -95,10 +102,10 @@ def lora_to_native(
             up = lora.get(f"{part}.lora_B.weight")
             downs.append(like.new_zeros(like.shape) if down is None else down)
             ups.append(like.new_zeros(out_features[part], rank) if up is None else up)
-        up = torch.block_diag(*ups) if len(ups) > 1 else ups[0]
+        stacked: Tensor = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
         if entry.swap_halves:
-            up = torch.cat(up.chunk(2)[::-1])
+            stacked = torch.cat(stacked.chunk(2)[::-1])
         state[f"{entry.native}.lora_down.weight"] = torch.cat(downs)
-        state[f"{entry.native}.lora_up.weight"] = up.contiguous()
+        state[f"{entry.native}.lora_up.weight"] = stacked.contiguous()
         state[f"{entry.native}.alpha"] = torch.tensor(float(alpha) * len(ups))
     return state

@@ -41,8 +41,8 @@ def contact_sheet(
             path = previews[row]
             if path is None:
                 continue
-            with Image.open(path) as picture:
-                picture = picture.convert("RGB")
+            with Image.open(path) as file:
+                picture = file.convert("RGB")
                 scale = CELL / max(picture.size)
                 size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
                 picture = picture.resize(size, Image.Resampling.LANCZOS)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from plafond.data.progress import Report
 
 PIPE_SECONDS = 10.0
 """Without a terminal, progress is printed at most this often."""
+
+PATIENCE = 2.0
+"""Work that is over sooner shows no progress."""
 
 
 class Terminal:
@@ -24,7 +30,7 @@ class Terminal:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeRemainingColumn(compact=True),
             console=self.console,
@@ -51,18 +57,31 @@ class Terminal:
         """Print one warning."""
         self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
-    def phase(self, title: str) -> Callable[[int, int], None]:
+    @contextmanager
+    def doing(self, title: str) -> Iterator[None]:
+        """Show that something without steps is going on inside the ``with`` block."""
+        task = self.progress.add_task(title, total=None, note="")
+        if not self.live:
+            self.note(title)
+        try:
+            yield
+        finally:
+            self.progress.remove_task(task)
+
+    def phase(self, title: str) -> Report:
         """A hook ``(done, total)`` that shows the progress of one phase."""
+        started = self._printed = time.monotonic()
         task: list[TaskID] = []
 
         def show(done: int, total: int) -> None:
-            if self.live:
+            if done >= total:
+                while task:
+                    self.progress.remove_task(task.pop())
+            elif self.live and time.monotonic() - started > PATIENCE:
                 if not task:
                     task.append(self.progress.add_task(title, total=total, note=""))
-                self.progress.update(task[0], completed=done, total=total)
-                if done >= total:
-                    self.progress.remove_task(task.pop())
-            elif done < total and self._due():
+                self.progress.update(task[0], completed=done)
+            elif not self.live and self._due():
                 self.note(f"{title}: {done}/{total}")
 
         return show

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import plafond
-from plafond.families import Family
+from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.model.lora import LoraNetwork
 from plafond.model.native import lora_to_native
@@ -45,7 +45,9 @@ def save_lora(
     written: list[Path] = []
     for form in formats:
         path = target.with_stem(f"{target.stem}_diffusers") if written else target
-        tensors = _native(state, network, transformer, family, dtype) if form == "native" else _diffusers(state)
+        tensors = (
+            _native(state, network, transformer, family, dtype) if form == "native" else _diffusers(state)
+        )
         _write(path, tensors, metadata)
         written.append(path)
     return written
@@ -117,13 +119,22 @@ def save_transformer(
 
         write_atomically(folder, write_folder)
         return folder
-    weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in transformer.state_dict().items()}
+    weights = {
+        name: tensor.to("cpu", dtype).contiguous() for name, tensor in transformer.state_dict().items()
+    }
     write_atomically(target, lambda path: save_file(weights, path, metadata={"format": "pt", **metadata}))
     return target
 
 
 def describe(
-    job: Job, process: ProcessConfig, family: Family, items: list[Item], *, step: int, epoch: int, started: float
+    job: Job,
+    process: ProcessConfig,
+    family: Family,
+    items: list[Item],
+    *,
+    step: int,
+    epoch: int,
+    started: float,
 ) -> dict[str, str]:
     """Metadata of a saved file: AI Toolkit's, kohya's ``ss_*`` and ModelSpec's, all strings.
 
@@ -179,7 +190,11 @@ def describe(
         values["ss_tag_frequency"] = {"1_trigger": {process.trigger_word: 1}}
     if process.save.metadata_captions:
         values.update(_captions(items))
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items() if value is not None}
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _captions(items: list[Item]) -> dict[str, Any]:

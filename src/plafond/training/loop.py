@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from plafond.errors import Interrupted, NonFiniteError
-from plafond.families import Family, family_for
+from plafond.families import family_for
+from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
@@ -112,7 +113,7 @@ class Run:
             self.progress.step += 1
             # ---------------------------------------------------------------------------
             self.progress.seconds += time.monotonic() - started
-            self._record(outcome, micros, started, schedule.get_last_lr()[0])
+            self._record(outcome, micros, started, float(schedule.get_last_lr()[0]))
             show(self.progress.step, outcome.loss)
             if self.progress.step % self.process.save.save_every == 0:
                 self._save_milestone()
@@ -125,7 +126,8 @@ class Run:
     def _build(self) -> None:
         process, prepared = self.process, self.prepared
         dtype = DTYPES[process.train.dtype]
-        transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
+        with self.terminal.doing("loading the transformer"):
+            transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
         self.trainee: Trainee = make_trainee(transformer, self.family, process)
         self.optimizer = make_optimizer(self.trainee.parameters.values(), process.train)
         ema = process.train.ema_config
@@ -250,7 +252,11 @@ class Run:
         self._save_state()
         settings = self.process
         shown = self.folder.previews()
-        if not settings.train.disable_sampling and settings.sample.samples and self.progress.step not in shown:
+        if (
+            not settings.train.disable_sampling
+            and settings.sample.samples
+            and self.progress.step not in shown
+        ):
             self._preview()
         return self._result(None, tuple(files))
 
@@ -278,7 +284,9 @@ class Run:
             return None
         first, last = min(shown), max(shown)
         titles = {first: "before" if first == 0 else f"after {first} steps", last: f"after {last} steps"}
-        columns = [(title, [shown[step].get(row) for row in range(len(items))]) for step, title in titles.items()]
+        columns = [
+            (title, [shown[step].get(row) for row in range(len(items))]) for step, title in titles.items()
+        ]
         target = self.folder.path / "before-after.png"
         contact_sheet(target, [item.prompt for item in items], columns)
         return target

@@ -33,7 +33,9 @@ def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainConfig) ->
     try:
         if params[0].dtype == torch.bfloat16:
             if settings.optimizer == "prodigy":
-                raise JobError("prodigy needs train.dtype float32 for a full fine-tune", key="train.optimizer")
+                raise JobError(
+                    "prodigy needs train.dtype float32 for a full fine-tune", key="train.optimizer"
+                )
             return StochasticRounding(params, lambda group: build(group, settings.lr, options))
         return build(params, settings.lr, options)
     except (TypeError, ValueError) as error:
@@ -164,7 +166,9 @@ def make_schedule(optimizer: Optimizer, settings: TrainConfig, done: int) -> LRS
                 schedule = schedules.StepLR(optimizer, **{"step_size": max(1, total // 3), **options})
             case _:
                 warm = int(options.pop("num_warmup_steps", 1000))
-                schedule = schedules.LambdaLR(optimizer, lambda step: min(1.0, step / max(1, warm)), **options)
+                schedule = schedules.LambdaLR(
+                    optimizer, lambda step: min(1.0, step / max(1, warm)), **options
+                )
     except TypeError as error:
         message = f"{settings.lr_scheduler} does not take {options}: {error}"
         raise JobError(message, key="train.lr_scheduler_params") from error

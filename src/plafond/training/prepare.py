@@ -22,7 +22,7 @@ from plafond.data.folder import Scan, scan
 from plafond.data.latents import LatentStore, cache_latents
 from plafond.data.text import FOLDER, TextStore, cache_text
 from plafond.errors import JobError
-from plafond.families import Family
+from plafond.families._contract import Family
 from plafond.families._contract import TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.model.checkpoint import Source
@@ -62,8 +62,11 @@ def prepare(process: ProcessConfig, family: Family, *, device: torch.device, ter
         raise JobError("expected at least one dataset with a folder_path, found none", key="datasets")
     source = family.locate(process.model)
     scans = [scan(config, index) for index, config in enumerate(process.datasets)]
-    for problem in [problem for found in scans for problem in found.problems]:
-        terminal.warn(problem)
+    for found in scans:
+        for problem in found.problems:
+            terminal.warn(problem)
+        for note in found.notes:
+            terminal.note(note)
     store, vae = _latents(process, family, source, scans, device, terminal)
     items = store.surviving(build_items(scans, family.divisor))
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
@@ -90,7 +93,8 @@ def _latents(
 
     @cache
     def vae() -> nn.Module:
-        return family.load_vae(source, device=torch.device("cpu"), dtype=dtype)
+        with terminal.doing("loading the VAE"):
+            return family.load_vae(source, device=torch.device("cpu"), dtype=dtype)
 
     def encode(pixels: Tensor) -> Tensor:
         return family.encode_image(vae().to(device), pixels.to(device, dtype))
@@ -124,7 +128,8 @@ def _texts(
 
     def encode(prompts: Sequence[str]) -> list[TextEmbedding]:
         if not loaded:
-            loaded.append(family.load_text_encoders(source, device=device, dtype=dtype))
+            with terminal.doing("loading the text encoders"):
+                loaded.append(family.load_text_encoders(source, device=device, dtype=dtype))
         return family.encode_text(loaded[0], prompts)
 
     previews = [] if train.disable_sampling else [item.prompt for item in process.sample.samples]
@@ -147,7 +152,11 @@ def _texts(
             prompts = [item.config.trigger_word or "" for plan in data for item in plan.items]
             folder = None
         store = cache_text(
-            [*prompts, *previews], encode, signature=signature, folder=folder, progress=terminal.phase("captions")
+            [*prompts, *previews],
+            encode,
+            signature=signature,
+            folder=folder,
+            progress=terminal.phase("captions"),
         )
         loaded.clear()
         release(device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from plafond.data.batches import Batch
-from plafond.families import Family
+from plafond.families._contract import Family
 from plafond.families._contract import TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.training.loss import noisy_latents, sample_losses
@@ -50,7 +50,14 @@ class Outcome:
 class Stepper:
     """Runs steps of one job on one device."""
 
-    def __init__(self, trainee: Trainee, family: Family, process: ProcessConfig, device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self,
+        trainee: Trainee,
+        family: Family,
+        process: ProcessConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
         self.trainee, self.family, self.process = trainee, family, process
         self.device, self.dtype = device, dtype
 
@@ -82,7 +89,9 @@ class Stepper:
         settings = self.process.train
         position = (micro.step, micro.index)
         latents = micro.latents.float()
-        noise = torch.randn(latents.shape, generator=generator(self.process.training_seed, "noise", *position))
+        noise = torch.randn(
+            latents.shape, generator=generator(self.process.training_seed, "noise", *position)
+        )
         height, width = latents.shape[-2:]
         sigmas = draw_sigmas(
             latents.shape[0],

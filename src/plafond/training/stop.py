@@ -34,5 +34,7 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested or not self.gentle:
-            raise Interrupted("interrupted; what was cached and saved so far is kept, start the job again to go on")
+            raise Interrupted(
+                "interrupted; what was cached and saved so far is kept, start the job again to go on"
+            )
         self.requested = True

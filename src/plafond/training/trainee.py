@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from plafond.errors import CheckpointError, JobError
-from plafond.families import Family
+from plafond.families._contract import Family
 from plafond.job.schema import ProcessConfig
 from plafond.model.checkpoint import reading
 from plafond.model.lora import LoraNetwork, Targets, inject
@@ -103,7 +103,9 @@ def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Pa
         if wanted:
             chosen[name] = parameter
     if not chosen:
-        message = f"only_if_contains {list(only)} and ignore_if_contains {list(ignore)} leave no parameter to train"
+        message = (
+            f"only_if_contains {list(only)} and ignore_if_contains {list(ignore)} leave no parameter to train"
+        )
         raise JobError(message, key="model.only_if_contains")
     return chosen
 
