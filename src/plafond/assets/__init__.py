@@ -1,0 +1,1 @@
+"""Assets: the tiny Flux base model, the scenes it was trained on, and the code that trained it."""
