@@ -33,7 +33,7 @@ config:
       model:
         name_or_path: black-forest-labs/FLUX.1-dev
         is_flux: true
-        quantize: true
+        quantize: false
       sample:
         width: 1024
         seed: 42

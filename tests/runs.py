@@ -34,8 +34,8 @@ if kind == "step":
     Run._record = dying
 elif kind in ("half-written", "before-rename", "after-rename"):
     # the number-th file of a save: a partial temporary file, a complete one, or already in its place
-    replace = os.replace
-    def dying(source, target, **more):
+    replace = Path.replace
+    def dying(source, target):
         global calls
         if str(target).endswith((".safetensors", ".pt", ".json")) and "_cache" not in str(target):
             calls += 1
@@ -44,10 +44,10 @@ elif kind in ("half-written", "before-rename", "after-rename"):
                     data = Path(source).read_bytes()
                     Path(source).write_bytes(data[: len(data) // 2])
                 if kind == "after-rename":
-                    replace(source, target, **more)
+                    replace(source, target)
                 die()
-        replace(source, target, **more)
-    os.replace = dying
+        replace(source, target)
+    Path.replace = dying
 elif kind == "signal":
     from plafond.training.loop import Run
     record = Run._record

@@ -174,9 +174,9 @@ VALUES = [
         "line 26: model.is_xl: is_flux and is_xl are both true; write one arch instead",
     ),
     ("is_flux: true", "is_flux: maybe", 'line 25: model.is_flux: expected true or false, found "maybe"'),
-    ("quantize: true", "quantize: 8", "line 26: model.quantize: expected true or false, found 8"),
+    ("quantize: false", "quantize: 8", "line 26: model.quantize: expected true or false, found 8"),
     (
-        "quantize: true",
+        "quantize: false",
         "qtype: qfloat9",
         "line 26: model.qtype: expected a number format such as qfloat8, uint4 or nf4, "
         'found "qfloat9"; did you mean qfloat8?',
@@ -411,7 +411,7 @@ CONTRADICTIONS = [
         "set train.cache_text_embeddings instead",
     ),
     (
-        "quantize: true",
+        "quantize: false",
         "qtype: uint3|some/adapter.safetensors\n        assistant_lora_path: some/lora",
         "line 27: model.assistant_lora_path: an assistant LoRA cannot be combined with the accuracy recovery "
         "adapter in qtype",

@@ -8,6 +8,7 @@ import plafond
 from job_files import CORPUS, JOB, change, load, process, write
 from plafond.job.folders import missing_folders
 from plafond.job.keys import SECTIONS
+from plafond.job.not_yet import NOT_YET
 from plafond.job.reading import load_job
 from plafond.job.schema import Job
 
@@ -47,7 +48,7 @@ def test_ai_toolkits_examples_load_unchanged(path):
     assert all(dataset.caption_ext == ".txt" for dataset in one.datasets)
     assert len(one.sample.samples) >= 1
     expected = 1 if path.stem == "lora-flex2-24gb" else 0  # it asks for generated control images
-    assert len(job.warnings) == expected
+    assert len([text for text in job.warnings if NOT_YET not in text]) == expected
     assert (one.network is None) == path.stem.startswith("full")
 
 
@@ -59,7 +60,7 @@ def test_a_small_job(tmp_path):
     assert one.network.linear == 16 and one.network.linear_alpha == 1.0
     assert one.datasets[0].resolution == (512, 768) and one.datasets[0].caption_ext == ".txt"
     assert one.datasets[0].trigger_word == "f0x"
-    assert one.model.arch == "flux" and one.model.quantize_te is True
+    assert one.model.arch == "flux" and one.model.quantize_te is False
     assert one.training_seed == 42
     first, second = one.sample.samples
     assert (first.prompt, first.width, first.height, first.seed) == ("a f0x in the snow", 1024, 512, 42)
@@ -133,9 +134,10 @@ SPELLINGS = [
     ("is_flux: true", "is_xl: true\n        is_ssd: true", "model.arch", "ssd"),
     ("is_flux: true", "is_v3: 1", "model.arch", "sd3"),
     ("is_flux: true", "is_flux: false", "model.arch", "sd1"),
-    ("quantize: true", "quantize: true\n        quantize_te: false", "model.quantize_te", False),
-    ("quantize: true", "auto_memory: true", "model.layer_offloading", True),
-    ("quantize: true", "qtype: uint3|a/b.safetensors", "model.qtype", "uint3|a/b.safetensors"),
+    ("quantize: false", "quantize: true", "model.quantize_te", True),
+    ("quantize: false", "quantize: true\n        quantize_te: false", "model.quantize_te", False),
+    ("quantize: false", "auto_memory: true", "model.layer_offloading", True),
+    ("quantize: false", "qtype: uint3|a/b.safetensors", "model.qtype", "uint3|a/b.safetensors"),
     ("trigger_word: f0x", "training_seed: 7", "training_seed", 7),
     ("trigger_word: f0x", "logging: {log_every: null}", "logging.log_every", 1),
     ("trigger_word: f0x", "logging: {}", "logging.log_every", 100),
@@ -402,3 +404,30 @@ def test_missing_folders(tmp_path, monkeypatch):
     assert str(missing_folders(job)[0]) == (
         "--set datasets.0.folder_path=photo/deep: no such folder: photo/deep"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "quantize: false",
+            "quantize: true",
+            "line 26: model.quantize: known to AI Toolkit, not used by plafond yet; the weights stay in train.dtype",
+        ),
+        (
+            "quantize: false",
+            "low_vram: true",
+            "line 26: model.low_vram: known to AI Toolkit, not used by plafond yet; one part is on the device at a"
+            " time in any case",
+        ),
+        (
+            "caption_ext: txt",
+            "mask_path: masks",
+            "line 15: datasets.0.mask_path: known to AI Toolkit, not used by plafond yet; the whole picture counts",
+        ),
+    ],
+)
+def test_settings_that_wait_for_the_trainer_give_one_warning(tmp_path, monkeypatch, old, new, expected):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, change(old, new))
+    assert load_job("job.yaml").warnings == (f"job.yaml, {expected}",)

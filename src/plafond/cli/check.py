@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from plafond.errors import PlafondError
-from plafond.job.folders import missing_folders
-from plafond.job.reading import load_job
-from plafond.job.schema import Job, ProcessConfig
+from plafond.errors import JobError, PlafondError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from plafond.job.schema import Job, ProcessConfig
 
 _WIDTH = 100
 _LABEL = 10
@@ -33,6 +33,10 @@ def check(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read jobs and report what is in them and what is wrong, without running anything."""
+    from rich.console import Console
+
+    from plafond.job.reading import load_job
+
     console = Console(highlight=False)
     reports = []
     for path in jobs:
@@ -64,11 +68,20 @@ def _report(path: Path, job: Job | None, error: str | None) -> dict[str, object]
 
 
 def _warnings(job: Job) -> list[str]:
-    return [*job.warnings, *(str(error) for error in missing_folders(job))]
+    from plafond.families import family_for
+    from plafond.job.folders import missing_folders
+
+    found = [*job.warnings, *(str(error) for error in missing_folders(job))]
+    for index, process in enumerate(job.processes):
+        try:
+            family_for(process.model.arch)
+        except JobError as error:
+            found.append(str(job.error("model.arch", error.message, process=index)))
+    return found
 
 
 def _print_job(console: Console, job: Job) -> None:
-    console.print(Text(f"{job.path}: {job.name}", style="bold"), soft_wrap=True)
+    console.print(f"{job.path}: {job.name}", style="bold", soft_wrap=True, markup=False)
     for process in job.processes:
         for label, text in _rows(process):
             _print_line(console, label, text)
@@ -87,16 +100,13 @@ def _print_line(console: Console, label: str, text: str, style: str = "") -> Non
         break_long_words=False,
         break_on_hyphens=False,
     )
-    console.print(Text(lines, style=style), soft_wrap=True)
+    console.print(lines, style=style, soft_wrap=True, markup=False)
 
 
 def _rows(process: ProcessConfig) -> list[tuple[str, str]]:
     model, train, network = process.model, process.train, process.network
     arch = f"{model.arch}:{model.arch_tag}" if model.arch_tag else model.arch
-    if network is None:
-        trained = "the whole model (no network)"
-    else:
-        trained = f"{network.type} of rank {network.linear}"
+    trained = f"{network.type} of rank {network.linear}" if network else "the whole model (no network)"
     batches = f"batch {train.batch_size}"
     if train.gradient_accumulation > 1:
         batches += f" x {train.gradient_accumulation}"

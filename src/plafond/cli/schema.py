@@ -6,9 +6,9 @@ import json
 
 import typer
 
-from plafond.job.json_schema import json_schema
-
 
 def schema() -> None:
     """Print the JSON Schema of job files, for completion and checks in editors."""
+    from plafond.job.json_schema import json_schema
+
     typer.echo(json.dumps(json_schema(), indent=1))

@@ -12,6 +12,7 @@ from plafond.errors import JobError
 from plafond.job.checks import contradictions
 from plafond.job.document import Document, DocumentError, KeyPath
 from plafond.job.keys import NOT_USED
+from plafond.job.not_yet import not_yet
 from plafond.job.overrides import apply_overrides
 from plafond.job.process import ProcessReader
 from plafond.job.schema import PROCESS_TYPES, Job
@@ -83,6 +84,7 @@ class _Reader:
         ready = tuple(process for process in built if process is not None)
         for index, process in enumerate(ready):
             contradictions(process, ("config", "process", index), self.source)
+            not_yet(process, ("config", "process", index), self.source)
         self.source.raise_first()
         return Job(
             name=name,

@@ -84,7 +84,8 @@ def _folder_or_id(name: str) -> str:
     if path.is_dir():
         if not (path / "model_index.json").is_file():
             raise JobError(
-                f"{name} has no model_index.json; expected a diffusers folder, a .safetensors file or a Hugging Face id",
+                f"{name} has no model_index.json; expected a diffusers folder, a .safetensors file or a"
+                " Hugging Face id",
                 key="model.name_or_path",
             )
         return str(path)

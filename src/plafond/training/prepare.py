@@ -22,8 +22,7 @@ from plafond.data.folder import Scan, scan
 from plafond.data.latents import LatentStore, cache_latents
 from plafond.data.text import FOLDER, TextStore, cache_text
 from plafond.errors import JobError
-from plafond.families._contract import Family
-from plafond.families._contract import TextEmbedding
+from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal

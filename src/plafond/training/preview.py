@@ -11,8 +11,7 @@ import torch
 from PIL.Image import Image
 from torch import nn
 
-from plafond.families._contract import Family
-from plafond.families._contract import TextEmbedding
+from plafond.families._contract import Family, TextEmbedding
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
 from plafond.model.checkpoint import Source

@@ -133,7 +133,7 @@ def write_atomically(target: Path, write: Callable[[Path], None]) -> None:
         with out_of_space(target):
             write(temporary)
             _sync(temporary)
-        os.replace(temporary, target)
+        temporary.replace(target)
         _sync(target.parent)
     finally:
         remove(temporary)

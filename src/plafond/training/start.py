@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-from plafond.errors import UsageError
+from plafond.errors import JobError, UsageError
 from plafond.families import family_for
 from plafond.job.folders import missing_folders
 from plafond.job.schema import Job
@@ -23,10 +24,24 @@ def run_each(job: Job, *, device: str = "auto", fresh: bool = False) -> Iterator
     for error in missing_folders(job):
         raise error
     chosen = choose_device(device)
-    for process in job.processes:
-        family_for(process.model.arch)
-    for process in job.processes:
-        yield train(job, process, device=chosen, fresh=fresh)
+    for index, process in enumerate(job.processes):
+        with _placed(job, index):
+            family_for(process.model.arch)
+    for index, process in enumerate(job.processes):
+        with _placed(job, index):
+            result = train(job, process, device=chosen, fresh=fresh)
+        yield result
+
+
+@contextmanager
+def _placed(job: Job, process: int) -> Iterator[None]:
+    """Give errors about a job's values the file and line that only the job knows."""
+    try:
+        yield
+    except JobError as error:
+        if error.file is not None or error.key is None:
+            raise
+        raise job.error(error.key, error.message, process=process) from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from plafond.data.batches import Batch
-from plafond.families._contract import Family
-from plafond.families._contract import TextEmbedding
+from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.training.loss import noisy_latents, sample_losses
 from plafond.training.randomness import derived_seed, generator

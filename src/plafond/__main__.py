@@ -1,0 +1,5 @@
+"""``python -m plafond``."""
+
+from plafond.cli import main
+
+main()
