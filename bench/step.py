@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cpu_memory import peak_bytes
 from diffusers import FluxPipeline, FluxTransformer2DModel
 from peft import LoraConfig
 
+from cpu_memory import peak_bytes
 from plafond.data.batches import Batch, Item
 from plafond.data.buckets import Bucket
 from plafond.data.folder import Picture
@@ -173,13 +173,16 @@ def main() -> None:
     if options.json:
         print(json.dumps(rows, indent=1))
     else:
-        print(f"FLUX of width {WIDTH}, 2 + 4 blocks, {LATENT**2 // 4} image tokens, rank {RANK}, batch {BATCH}")
+        print(
+            f"FLUX of width {WIDTH}, 2 + 4 blocks, {LATENT**2 // 4} image tokens, rank {RANK}, batch {BATCH}"
+        )
         print("base      PEFT adapter  time (ours / PEFT)       ratio   peak memory (ours / PEFT)   ratio")
         for row in rows:
+            times = f"{row['plafond_seconds']:.3f} s / {row['peft_seconds']:.3f} s"
+            memory = f"{row['plafond_mib']:.1f} MiB / {row['peft_mib']:.1f} MiB"
             print(
-                f"{row['base']:9} {row['peft_adapter']:12}  {row['plafond_seconds']:6.3f} s / {row['peft_seconds']:6.3f} s"
-                f"     {row['time_ratio']:.3f}   {row['plafond_mib']:7.1f} MiB / {row['peft_mib']:7.1f} MiB"
-                f"   {row['memory_ratio']:.3f}"
+                f"{row['base']:9} {row['peft_adapter']:12}  {times:23} {row['time_ratio']:.3f}"
+                f"   {memory:27} {row['memory_ratio']:.3f}"
             )
     slow = any(float(row["time_ratio"]) > 1.03 for row in rows)
     large = any(float(row["memory_ratio"]) > 1.0 for row in rows) or float(rows[-1]["memory_ratio"]) > 0.75
