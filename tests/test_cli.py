@@ -54,7 +54,9 @@ def test_train_prints_where_everything_is_and_nothing_else(make_job: JobMaker) -
     ]
     assert Image.open(folder.path / "loss.png").width > 500
     for line in done.stderr.splitlines():
-        assert line.startswith(("loading ", "micro: 5 pictures", "step ", "latents", "captions", "previews")), line
+        assert line.startswith(
+            ("loading ", "micro: 5 pictures", "step ", "latents", "captions", "previews")
+        ), line
     # what the libraries had to say went to the log
     assert "torchvision" in folder.log.read_text() or "Loading weights" in folder.log.read_text()
 
@@ -75,7 +77,10 @@ def test_mistakes_are_one_sentence_and_exit_code_2(make_job: JobMaker, tmp_path:
         (("train", tmp_path / "nojob.yaml"), "nojob.yaml"),
         (("train", job, "--set", "train.stps=3"), "did you mean train.steps?"),
         (("train", job, "--set", "train.steps=many"), "expected a whole number"),
-        (("train", job, "--set", "model.arch=hidream", "--set", "model.is_flux=false"), "is not supported yet"),
+        (
+            ("train", job, "--set", "model.arch=hidream", "--set", "model.is_flux=false"),
+            "is not supported yet",
+        ),
         (("train", job, "--set", f"datasets.0.folder_path={tmp_path / 'gone'}"), "no such folder"),
         (("train", job, "--set", f"datasets.0.folder_path={empty}"), "empty"),
         (("train", job, "--set", f"model.name_or_path={empty}"), "has no model_index.json"),

@@ -56,9 +56,9 @@ TIMESTEP_TYPE = Names(
         "shift": "shift",
         "flux_shift": "shift",
         "lumina2_shift": "shift",
+        "lognorm_blend": "lognorm_blend",
     },
     known={
-        "lognorm_blend": "sigmoid",
         "next_sample": "linear",
         "one_step": "linear",
         "two_step": "linear",

@@ -37,7 +37,19 @@ def draw_sigmas(count: int, settings: TrainConfig, shift: float, generator: torc
     low = settings.min_denoising_steps / GRID
     high = min(1.0, (settings.max_denoising_steps + 1) / GRID)
     position = low + uniform * (high - low)
+    if settings.timestep_type == "lognorm_blend":
+        grid = _lognormal_grid(generator)
+        return grid[(position * GRID).long().clamp(max=GRID - 1)].float()
     return _quantile(position, settings.timestep_type, shift).float()
+
+
+def _lognormal_grid(generator: torch.Generator) -> Tensor:
+    """Three quarters log-normal levels, the longest tail reaching the clean end, and one quarter even ones."""
+    count = GRID * 3 // 4
+    draws = torch.exp(0.333 * torch.randn(count, generator=generator, dtype=torch.float64))
+    even = torch.linspace(1, 1 / GRID, GRID - count, dtype=torch.float64)
+    grid = torch.cat([1 - draws / draws.max(), even])
+    return grid.clamp(min=1 / GRID).sort(descending=True).values
 
 
 def _quantile(position: Tensor, timestep_type: str, shift: float) -> Tensor:
