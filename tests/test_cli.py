@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import JobMaker
 from PIL import Image
+
+from conftest import JobMaker
 from runs import folder_of
 
 

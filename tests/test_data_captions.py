@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plafond.data.captions import caption_for, decode, possible_captions, read_text
+from plafond.data.captions import caption_for, possible_captions
+from plafond.data.encodings import decode, read_text
 from plafond.data.folder import Picture
 from plafond.errors import DataError
 from plafond.job.dataset import DatasetConfig

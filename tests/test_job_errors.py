@@ -148,7 +148,7 @@ VALUES = [
     (
         "optimizer: adamw8bit",
         "timestep_type: sigmoidal",
-        "line 21: train.timestep_type: expected one of sigmoid, linear, weighted, shift, "
+        "line 21: train.timestep_type: expected one of sigmoid, linear, weighted, shift, lognorm_blend, "
         'found "sigmoidal"; did you mean sigmoid?',
     ),
     (

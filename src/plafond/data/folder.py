@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plafond.data.captions import read_text
+from plafond.data.encodings import read_text
 from plafond.data.images import EXTENSIONS, read_size, show
 from plafond.data.metadata import LIST_EXTENSIONS, LIST_NAMES, Row, read_list
 from plafond.data.walk import walk

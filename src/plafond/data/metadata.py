@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plafond.data.captions import read_text
+from plafond.data.encodings import read_text
 from plafond.data.images import show
 from plafond.errors import DataError
 
