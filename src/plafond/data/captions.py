@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from plafond.data.chance import chance
+from plafond.data.encodings import read_text
 
 if TYPE_CHECKING:
     from plafond.data.folder import Picture
