@@ -11,6 +11,7 @@ import torch
 from conftest import JobMaker
 from plafond.errors import OutOfSpaceError, ResumeMismatch
 from plafond.training import run_folder
+from plafond.training.run_folder import remove
 from runs import KILLED, assert_same_weights, folder_of, losses, resume_state, run, run_and_die
 
 LONG = {"steps": 30, "optimizer": "adamw8bit", "ema_config": {"use_ema": True, "ema_decay": 0.9}}
@@ -191,3 +192,18 @@ def test_a_torn_last_line_of_metrics_is_dropped(make_job: JobMaker) -> None:
         file.write('{"step": 7, "lo')
     run(job, overrides=("train.steps=8",))
     assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == list(range(1, 9))
+
+
+def test_a_run_that_ai_toolkit_began_goes_on_from_its_newest_lora(
+    make_job: JobMaker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job(save={"save_every": 3})
+    run(job, overrides=("train.steps=3",))
+    folder = folder_of(job)
+    remove(folder.resume)
+    folder.final.unlink()
+    capfd.readouterr()
+    run(job)
+    shown = capfd.readouterr().err
+    assert "continuing after step 3 from micro_000000003.safetensors; the optimizer starts anew" in shown
+    assert [step for step, _ in losses(folder)] == [1, 2, 3, 4, 5, 6]

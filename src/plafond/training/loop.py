@@ -27,7 +27,7 @@ from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder, remove, write_atomically
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
-from plafond.training.trainee import Trainee, make_trainee, optimizer_state
+from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state
 
 NON_FINITE_LIMIT = 10
 """So many steps in a row with a non-finite loss or gradient end the run."""
@@ -159,7 +159,7 @@ class Run:
         for sentence in damaged:
             self.terminal.warn(f"{sentence}; the one before it is used")
         if state is None:
-            self.folder.rewind_metrics(0)
+            self._adopt()
             return
         self.trainee.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -168,6 +168,16 @@ class Run:
         self.progress = Progress(**state["progress"])
         self.folder.rewind_metrics(self.progress.step)
         self.terminal.note(f"continuing after step {self.progress.step}")
+
+    def _adopt(self) -> None:
+        """Go on from the newest LoRA of a folder without states of ours, as AI Toolkit leaves it."""
+        saved = [(step, path) for step, path in self.folder.milestones() if path.is_file()]
+        if saved and self.trainee.network is not None:
+            step, path = saved[-1]
+            load_lora_file(self.trainee.network, path)
+            self.progress = Progress(step=step)
+            self.terminal.note(f"continuing after step {step} from {path.name}; the optimizer starts anew")
+        self.folder.rewind_metrics(self.progress.step)
 
     # ------------------------------------------------------------------------------------------------ steps
 
