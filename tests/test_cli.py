@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +131,36 @@ def test_two_runs_do_not_share_a_folder(make_job: JobMaker) -> None:
     assert done.stderr.endswith(
         f"plafond: {folder.path} is in use by another plafond train; stop it or choose another --name\n"
     )
+
+
+def test_a_live_terminal_shows_progress_and_none_of_the_libraries_chatter(make_job: JobMaker) -> None:
+    job = make_job(train={"cache_text_embeddings": False, "optimizer": "adamw8bit"})
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "plafond", "train", str(job), "--device", "cpu"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the other side is closed
+                break
+    os.close(ours)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    lines = {line.split("\u2501")[0].strip("\u2578\u257a ") for line in re.split(r"[\r\n]+", text)}
+    allowed = (
+        "",
+        "loading the",
+        "training",
+        "latents",
+        "captions",
+        "previews",
+        "micro: ",
+        "LoRA",
+        "loss",
+        "curve",
+    )
+    assert all(line.startswith(allowed[1:]) or not line for line in lines), lines
+    assert "6/6  loss" in text

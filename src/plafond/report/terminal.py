@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from plafond.data.progress import Report
 
@@ -30,12 +30,13 @@ class Terminal:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(compact=True),
             console=self.console,
             disable=not self.live,
             transient=True,
+            # rich would carry what libraries print past the log and onto the terminal
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._printed = 0.0
         self._times: deque[float] = deque(maxlen=20)
@@ -80,7 +81,9 @@ class Terminal:
             elif self.live and time.monotonic() - started > PATIENCE:
                 if not task:
                     task.append(self.progress.add_task(title, total=total, note=""))
-                self.progress.update(task[0], completed=done)
+                left = (time.monotonic() - started) / max(done, 1) * (total - done)
+                note = f"{done}/{total}  {_duration(left)} left" if done else f"{done}/{total}"
+                self.progress.update(task[0], completed=done, note=note)
             elif not self.live and self._due():
                 self.note(f"{title}: {done}/{total}")
 
@@ -95,10 +98,10 @@ class Terminal:
             self._times.append(time.monotonic())
             seconds = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
             rate = f"{1 / seconds:.2f} it/s" if seconds < 1 else f"{seconds:.2f} s/it"
-            left = _duration(seconds * (total - step))
-            self.progress.update(task, completed=step, note=f"loss {loss:.4f}  {rate}  {left} left")
+            note = f"{step}/{total}  loss {loss:.4f}  {rate}  {_duration(seconds * (total - step))} left"
+            self.progress.update(task, completed=step, note=note)
             if not self.live and (self._due() or step == total):
-                self.note(f"step {step}/{total}  loss {loss:.4f}  {rate}  {left} left")
+                self.note(f"step {note}")
 
         return show
 
