@@ -10,6 +10,7 @@ import typer
 import plafond
 from plafond.cli.check import check
 from plafond.cli.demo import demo
+from plafond.cli.gpus import gpus
 from plafond.cli.models import models
 from plafond.cli.schema import schema
 from plafond.cli.train import train
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, check, demo, models, schema):
+for command in (train, check, demo, models, gpus, schema):
     app.command()(command)
 
 
