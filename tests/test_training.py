@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -342,3 +343,15 @@ def test_choose_device_names_what_there_is() -> None:
     with pytest.raises(plafond.PlafondError) as error:
         choose_device("gpu")
     assert str(error.value) == "--device gpu: expected auto, cpu, cuda or cuda:N"
+
+
+def test_processes_of_one_file_run_in_order_under_their_own_names(make_job: JobMaker) -> None:
+    path = make_job()
+    job = plafond.load_job(path)
+    (process,) = job.processes
+    second = process.model_copy(
+        update={"name": "second", "train": process.train.model_copy(update={"steps": 2})}
+    )
+    results = plafond.train(dataclasses.replace(job, processes=(process, second)), device="cpu")
+    assert [(result.name, result.steps) for result in results] == [("micro", 6), ("second", 2)]
+    assert (path.parent / "out" / "second" / "second.safetensors").exists()

@@ -42,7 +42,6 @@ PROCESS: Mapping[str, Known] = {
     "lorm_extract_mode": Known("ratio", switch="do_lorm"),
     "lorm_extract_mode_param": Known(0.25, switch="do_lorm"),
     "torch_profiler": Known(False),
-    "name": Known(None, "the name of the job is used"),
     **_none("first_sample", "guidance", "slider", "embedding", "adapter", "decorator", "caption"),
 }
 

@@ -37,6 +37,9 @@ class ProcessConfig(Section):
     """One training run: an item of `config.process`."""
 
     type: Annotated[str, one_name("a process type", *PROCESS_TYPES)] = Field(description="Kind of process.")
+    name: str | None = Field(
+        None, min_length=1, description="Name of this run's folder and files; the job's when not given."
+    )
     training_folder: str = Field("output", description="Folder in which the run's own folder is made.")
     device: str = Field("cuda", description="Device of the run, unless the command line names one.")
     trigger_word: str | None = Field(None, description="Word that stands for what is learnt.")

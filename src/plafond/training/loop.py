@@ -55,7 +55,7 @@ def train(job: Job, process: ProcessConfig, *, device: torch.device, fresh: bool
         PlafondError: the run cannot start or go on; everything saved so far is intact.
     """
     family = family_for(process.model.arch)
-    folder = RunFolder(process.training_folder, job.name)
+    folder = RunFolder(process.training_folder, process.name or job.name)
     aside = folder.set_aside() if fresh else None
     with folder.locked(), to_log(folder.log) as stream, StopSignal() as stop, Terminal(stream) as terminal:
         if aside is not None:
@@ -150,7 +150,7 @@ class Run:
         self.started = time.time()
         count = sum(parameter.numel() for parameter in self.trainee.parameters.values())
         self.terminal.note(
-            f"{self.job.name}: {prepared.pictures} pictures, {prepared.feed.plan.batches_per_epoch} batches an epoch,"
+            f"{self.folder.name}: {prepared.pictures} pictures, {self.feed.plan.batches_per_epoch} batches an epoch,"
             f" {count / 1e6:.2f} M trained parameters on {self.device}, {process.train.dtype}"
         )
 
@@ -218,7 +218,8 @@ class Run:
             raise Interrupted(f"stopped after step {self.progress.step}; the same command goes on from there")
 
     def _preview(self) -> None:
-        self.previewer.draw(self.progress.step, self.ema, self.terminal.phase("previews"))
+        report = self.terminal.phase("previews")
+        self.previewer.draw(self.progress.step, self.ema, report, lambda: self.stop.requested)
 
     # ------------------------------------------------------------------------------------------------ saving
 
@@ -242,7 +243,14 @@ class Run:
         items = list(self.prepared.items)
         epoch = self.feed.epoch(step)
         metadata = describe(
-            self.job, self.process, self.family, items, step=step, epoch=epoch, started=self.started
+            self.job,
+            self.process,
+            self.family,
+            items,
+            name=self.folder.name,
+            step=step,
+            epoch=epoch,
+            started=self.started,
         )
         trainee = self.trainee
         if self.ema is None:
@@ -273,11 +281,11 @@ class Run:
     def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:
         metrics = self.folder.read_metrics()
         plot = self.folder.path / "loss.png"
-        loss_plot(plot, metrics, self.job.name)
+        loss_plot(plot, metrics, self.folder.name)
         losses = [row["loss"] for row in metrics if row.get("applied")][-50:]
         notes = ([note] if note else []) + list(self.prepared.problems)
         return Result(
-            name=self.job.name,
+            name=self.folder.name,
             folder=self.folder.path,
             steps=self.progress.step,
             files=files or tuple(path for path in [self.folder.final] if path.exists()),

@@ -49,8 +49,10 @@ class Previewer:
             return train.force_first_sample or (step == 0 and not train.skip_first_sample)
         return step >= sample.sample_start_step and step % sample.sample_every == 0
 
-    def draw(self, step: int, ema: Ema | None, progress: Callable[[int, int], None]) -> list[Path]:
-        """Draw and save every preview; `progress` is told how many of how many are done."""
+    def draw(
+        self, step: int, ema: Ema | None, progress: Callable[[int, int], None], stopped: Callable[[], bool]
+    ) -> list[Path]:
+        """Draw and save every preview, or those until `stopped` says so; `progress` is told how many are done."""
         items = self.process.sample.samples
         self.trainee.transformer.eval()
         vae = self.vae().to(self.device)
@@ -58,6 +60,8 @@ class Previewer:
         try:
             with ema.applied() if ema else nullcontext():
                 for index, item in enumerate(items):
+                    if stopped():
+                        break
                     progress(index, len(items))
                     written.append(self._one(step, index, item, vae))
         finally:
