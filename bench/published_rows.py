@@ -1,0 +1,303 @@
+"""Published memory figures of FLUX.1 trainings, each as the AI Toolkit job that comes nearest to it.
+
+``data/flux_cases.jsonl`` holds the rows with their sources. What a row says is mapped here, what it leaves open is
+filled with the tool's default, and what cannot be mapped is said: a row *needs* something that plafond cannot do, or
+something of it is *unknown*. Bytes are integers.
+
+How each thing is read:
+
+- **Which number.** plafond predicts allocated, reserved and device bytes; `METRICS` says which of them a row's figure
+  is. Where the source does not say, reserved bytes are compared, the middle one.
+- **Unit.** GB is 10⁹ bytes, as the letters say, except where the source is known to divide by 1024³. Where it is not
+  known, the figure is *uncertain* and the other reading, 1024³ bytes, is kept beside it.
+- **LoRA layers.** `TOOLS` has each tool's default.
+- **Text encoder.** Cached embeddings: none on the device while training. On the GPU: both stay for the whole run.
+- **Kontext.** Its control image joins the sequence as so many more tokens; a target and a control of 832x576 are the
+  tokens of one picture of 832x1152, which is what is planned.
+- **float8 products** keep bf16 weights and are planned as bf16; the casts of single layers are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import Any, Literal
+
+DATA = Path(__file__).parent / "data" / "flux_cases.jsonl"
+
+GB = 10**9
+GIB = 1024**3
+
+Kind = Literal["allocated", "reserved", "device"]
+
+ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")
+ADDED = ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out")
+FEED_FORWARD = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool's defaults for FLUX.1.
+
+    Attributes:
+        layers: LoRA on layers whose name contains one of these; () for every linear layer of the blocks.
+        caches_text: embeddings are computed before the training where the row does not say.
+        autocast: trains under autocast with float32 adapters, so that norms, modulated inputs and each adapted
+            layer's copy of its input are kept in float32; plafond keeps them in the training's dtype.
+        source: where the defaults are from.
+    """
+
+    layers: tuple[str, ...]
+    caches_text: bool
+    autocast: bool
+    source: str
+
+
+TOOLS = {
+    "SimpleTuner": Tool(
+        (*ATTENTION, *ADDED), True, False, "documentation/quickstart/FLUX.md, flux_lora_target all"
+    ),
+    "sd-scripts": Tool((), True, False, "networks/lora_flux.py: every linear layer of the blocks"),
+    "fluxgym (sd-scripts)": Tool((), True, False, "networks/lora_flux.py"),
+    "diffusers research script": Tool(ATTENTION, True, True, "train_dreambooth_lora_flux_miniature.py"),
+    "diffusers (flux_lora_quantization script)": Tool(
+        ATTENTION, True, True, "train_dreambooth_lora_flux_miniature.py; its text is 77 tokens long, not 512"
+    ),
+    "diffusers dreambooth script": Tool(
+        (*ATTENTION, *ADDED, *FEED_FORWARD), False, True, "train_dreambooth_lora_flux.py"
+    ),
+    "unsloth studio (diffusers)": Tool(
+        (*ATTENTION, *ADDED),
+        True,
+        True,
+        "studio/backend/core/training/diffusion_dit_trainer.py, _FLUX_TARGETS",
+    ),
+    "qwen-image-finetune (qflux)": Tool(
+        (), True, True, "configs/face_seg_flux_kontext_fp16.yaml, target_modules"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a row's figure counts: which bytes, in which unit, and whether the unit is certain."""
+
+    kind: Kind
+    unit: int
+    certain: bool
+
+
+METRICS = {
+    "9090 MiB, nvidia-smi style": Metric("device", GIB, True),
+    # diffusion_dit_trainer.py prints torch.cuda.max_memory_allocated() / 1e9
+    "GB, PR table": Metric("allocated", GB, True),
+    'GB, "approximately", peak VRAM': Metric("reserved", GB, False),
+    "GB, peak VRAM": Metric("reserved", GB, False),
+    "GB, peak memory": Metric("reserved", GB, False),
+    'GB "GPU used" (nvidia-smi style)': Metric("device", GB, False),
+    "GB, user measurement": Metric("device", GB, False),
+    "GiB allocated by torch at failure (79.15 GiB card)": Metric("allocated", GIB, True),
+}
+
+OPTIMIZERS = {
+    "adamw 8bit": "adamw8bit",
+    "adamw 8bit (bnb)": "adamw8bit",
+    "adamw8bit": "adamw8bit",
+    "adam 8bit or prodigy": "adam8bit",
+    "bnb-lion8bit-paged": "lion8bit",
+    "adafactor": "adafactor",
+    "prodigy": "prodigy",
+    "adamw_bf16": "adamw",
+}
+
+QTYPES = {
+    "nf4": "nf4",
+    "nf4-bnb": "nf4",
+    "fp4": "nf4",
+    "fp8 base": "qfloat8",
+    "fp8 (fp8_base)": "qfloat8",
+    "fp8-quanto": "qfloat8",
+    "int8": "qint8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A published number of bytes; `other` is the second reading of an uncertain unit."""
+
+    bytes: int
+    kind: Kind
+    other: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row, mapped.
+
+    Attributes:
+        id, tool, source: of the row.
+        width, height: the bucket that is planned, pixels; 0 when it is not known.
+        batch: pictures per batch.
+        process: the job's process without its folder of pictures.
+        outcome: ``fits`` or ``oom``.
+        figure: the published number, if there is one; with outcome ``oom``, what was reached at the failure.
+        card_gb: size of the card, GB as sold.
+        needs: what plafond cannot do.
+        unknown: what the row does not say.
+        notes: where the mapping is not exact.
+    """
+
+    id: str
+    tool: str
+    source: str
+    width: int
+    height: int
+    batch: int
+    process: dict[str, Any]
+    outcome: Literal["fits", "oom"]
+    figure: Figure | None
+    card_gb: int | None
+    needs: tuple[str, ...]
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def read_cases(path: Path = DATA) -> list[Case]:
+    """Every row of the file, mapped, in its order."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [map_row(json.loads(line)) for line in lines]
+
+
+def map_row(row: dict[str, Any]) -> Case:
+    """The job that comes nearest to a row."""
+    tool = TOOLS[row["tool"]]
+    width, height = _bucket(row)
+    if row.get("num_control_images"):
+        height *= 1 + row["num_control_images"]
+    return Case(
+        id=row["id"],
+        tool=row["tool"],
+        source=row["source_url"],
+        width=width,
+        height=height,
+        batch=row.get("batch_size", 1),
+        process=_process(row, tool, width, height),
+        outcome="oom" if row["outcome"] == "oom" else "fits",
+        figure=_figure(row),
+        card_gb=row.get("gpu_vram_gb"),
+        needs=tuple(_needs(row)),
+        unknown=tuple(_unknown(row)),
+        notes=tuple(_notes(row, tool)),
+    )
+
+
+def _bucket(row: dict[str, Any]) -> tuple[int, int]:
+    resolution = row.get("resolution", 0)
+    if isinstance(resolution, list):
+        width, height = resolution
+        return width, height
+    return resolution, resolution
+
+
+def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[str, Any]:
+    rank = row.get("rank", 16)
+    network: dict[str, Any] = {"type": "lora", "linear": rank, "linear_alpha": rank}
+    if tool.layers:
+        network["network_kwargs"] = {"only_if_contains": list(tool.layers)}
+    qtype = QTYPES.get(row.get("quantization", ""))
+    where = row.get("text_encoder", "cached" if tool.caches_text else "on GPU")
+    return {
+        "type": "sd_trainer",
+        "training_folder": "output",
+        "network": network,
+        # The smallest resolution whose area holds a picture of exactly this size, so that it is its own bucket.
+        "datasets": [{"resolution": [isqrt(max(width * height - 1, 0)) + 1]}],
+        "train": {
+            "batch_size": row.get("batch_size", 1),
+            "gradient_accumulation": row.get("grad_accum", 1),
+            "gradient_checkpointing": row.get("gradient_checkpointing") is True,
+            "optimizer": _optimizer(row),
+            "lr": 1.0 if _optimizer(row) == "prodigy" else 1e-4,
+            "dtype": "bf16",
+            "steps": 10,
+            "noise_scheduler": "flowmatch",
+            "cache_text_embeddings": not where.startswith("on GPU"),
+            "disable_sampling": True,
+        },
+        "model": {
+            "name_or_path": "black-forest-labs/FLUX.1-dev",
+            "arch": "flux",
+            "quantize": qtype is not None,
+            **({"qtype": qtype} if qtype else {}),
+        },
+    }
+
+
+def _optimizer(row: dict[str, Any]) -> str:
+    if "prodigy optimizer" in row.get("note", ""):
+        return "prodigy"
+    return OPTIMIZERS[row.get("optimizer", "adamw8bit")]
+
+
+def _figure(row: dict[str, Any]) -> Figure | None:
+    if "reported_peak_gb" not in row:
+        return None
+    metric = METRICS[row["peak_metric"]]
+    value = row["reported_peak_gb"]
+    other = None if metric.certain else round(value * GIB)
+    return Figure(round(value * metric.unit), metric.kind, other)
+
+
+def _needs(row: dict[str, Any]) -> Iterator[str]:
+    if row["method"] != "lora":
+        yield "full fine-tuning" if row["method"] == "full" else row["method"]
+    quantization = row.get("quantization", "none")
+    # "fp8" of these two tools means float8 products on bf16 weights
+    if quantization not in ("none", "bf16") and not _float8_products(row):
+        yield f"a quantised base ({quantization})"
+    if "block_swap" in row:
+        yield f"block swap ({row['block_swap']})"
+    if not isinstance(row.get("gradient_checkpointing", True), bool):
+        yield f"checkpointing: {row['gradient_checkpointing']}"
+    if row["phase"] not in ("train",):
+        yield f"the phase {row['phase']}"
+    if "/ FLUX" in row["model"]:
+        yield "one model (the row speaks of two)"
+
+
+def _unknown(row: dict[str, Any]) -> Iterator[str]:
+    if "resolution" not in row:
+        yield "resolution"
+    if "rank" not in row and row["method"] == "lora":
+        yield "rank"
+    if "batch_size" not in row:
+        yield "batch size"
+    if "gradient_checkpointing" not in row:
+        yield "checkpointing"
+    if "reported_peak_gb" not in row and "gpu_vram_gb" not in row:
+        yield "size of the card"
+
+
+def _notes(row: dict[str, Any], tool: Tool) -> Iterator[str]:
+    if row.get("num_control_images"):
+        yield "control image planned as more pixels"
+    if _float8_products(row):
+        yield "float8 products planned as bf16"
+    if row.get("weight_dtype", "bf16") == "fp16":
+        yield "fp16 planned as bf16, the same bytes"
+    if "compile" in row["id"]:
+        yield "compiled, planned as eager"
+    if "77 tokens" in tool.source and row["text_encoder"].startswith("precomputed"):
+        yield "text of 77 tokens planned as 512"
+    if tool.autocast and row.get("gradient_checkpointing") is False:
+        yield "trained under autocast with float32 adapters, which keeps far more"
+
+
+def _float8_products(row: dict[str, Any]) -> bool:
+    return (
+        re.search(r"torchao (float8|fp8)", f"{row.get('quantization', '')} {row.get('note', '')}") is not None
+    )

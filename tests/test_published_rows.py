@@ -1,0 +1,80 @@
+"""How published rows become jobs: units, metrics, layers, and what cannot be mapped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+BENCH = Path(__file__).parents[1] / "bench"
+sys.path.insert(0, str(BENCH))
+
+from plafond.data.buckets import bucket_for  # noqa: E402
+from plafond.job.reading import load_job  # noqa: E402
+from published_rows import GB, GIB, Case, read_cases  # noqa: E402
+
+CASES = {case.id: case for case in read_cases()}
+COMPARABLE = [case for case in CASES.values() if not case.needs and not case.unknown]
+
+
+def test_every_row_is_there_and_has_a_source() -> None:
+    lines = (BENCH / "data" / "flux_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(CASES) == 31
+    assert all(json.loads(line)["confidence"] in ("exact", "good") for line in lines)
+    assert all(case.source.startswith("https://") for case in CASES.values())
+
+
+def test_what_is_compared() -> None:
+    figures = [case.id for case in COMPARABLE if case.figure and case.outcome == "fits"]
+    assert len(figures) == 8
+    verdicts = [case.id for case in COMPARABLE if case.figure is None or case.outcome == "oom"]
+    assert verdicts == ["df-10994-flux-bs2-nogc", "df-10994-flux-bs1-nogc"]
+
+
+def test_units_and_metrics() -> None:
+    printed = CASES["un-flux-512-bf16-compile"].figure
+    assert printed is not None
+    assert (printed.bytes, printed.kind, printed.other) == (24_700_000_000, "allocated", None)
+    smi = CASES["qflux-kontext-bf16"].figure
+    assert smi is not None
+    assert (smi.bytes, smi.kind, smi.other) == (round(31.3 * GB), "device", round(31.3 * GIB))
+    at_failure = CASES["df-10994-flux-bs2-nogc"].figure
+    assert at_failure is not None
+    assert (at_failure.bytes, at_failure.kind) == (round(78.2 * GIB), "allocated")
+
+
+def test_a_control_image_becomes_pixels() -> None:
+    case = CASES["qflux-kontext-bf16"]
+    assert (case.width, case.height, case.batch) == (832, 1152, 2)
+    assert case.notes == ("control image planned as more pixels",)
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    assert CASES["un-flux-512-nf4"].needs == ("a quantised base (nf4)",)
+    assert CASES["un-flux-512-nf4"].process["model"]["qtype"] == "nf4"
+    assert CASES["df-10196-flux-full-80gb"].needs == ("full fine-tuning",)
+    assert CASES["st-flux-lowest-nf4-512"].unknown == ("rank",)
+    assert CASES["fluxgym-12gb"].needs[1].startswith("block swap")
+
+
+def test_float8_products_keep_their_weights() -> None:
+    case = CASES["hfblog-flux-fp8-h100"]
+    assert case.needs == ()
+    assert case.process["model"]["quantize"] is False
+    assert case.process["train"]["cache_text_embeddings"] is False
+
+
+@pytest.mark.parametrize("case", COMPARABLE, ids=lambda case: case.id)
+def test_the_job_is_one_that_plafond_reads(case: Case, tmp_path: Path) -> None:
+    process = {**case.process, "datasets": [{**case.process["datasets"][0], "folder_path": str(tmp_path)}]}
+    path = tmp_path / "job.yaml"
+    with path.open("w", encoding="utf-8") as file:
+        YAML(typ="safe").dump({"job": "extension", "config": {"name": "x", "process": [process]}}, file)
+    job = load_job(path, strict=True)
+    dataset = job.processes[0].datasets[0]
+    bucket = bucket_for(case.width, case.height, dataset.resolution[0], 32)
+    assert (bucket.width, bucket.height) == (case.width, case.height)
+    assert job.processes[0].network is not None
