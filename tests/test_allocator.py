@@ -19,6 +19,7 @@ from plafond.memory.allocator import (
     round_size,
     segment_size,
 )
+from plain_allocator import Plain, event_lists
 
 MODES: tuple[Mode, ...] = ("default", "expandable")
 
@@ -258,30 +259,6 @@ def test_small_buckets_first_fragment_default_mode() -> None:
     assert pages.reserved_peak < 1.02 * replay(large_first, "expandable").reserved_peak
 
 
-SIZES = st.one_of(
-    st.integers(1, 4096),
-    st.integers(1, 3 * MIB),
-    st.integers(9 * MIB, 11 * MIB),
-    st.integers(1, 200 * MIB),
-)
-
-
-@st.composite
-def event_lists(draw: st.DrawFn) -> list[Event]:
-    events: list[Event] = []
-    live: dict[int, int] = {}
-    for key in range(draw(st.integers(1, 60))):
-        size = draw(SIZES)
-        events.append((key, size))
-        live[key] = size
-        while live and draw(st.booleans()):
-            dead = draw(st.sampled_from(sorted(live)))
-            events.append((dead, -live.pop(dead)))
-        if draw(st.integers(0, 19)) == 0:
-            events.append(EMPTY_CACHE)
-    return events
-
-
 def check_blocks(allocator: CachingAllocator) -> None:
     """Blocks do not overlap, neighbours are not both free, and their bytes add up to what is reported."""
     blocks = list(allocator.blocks())
@@ -331,3 +308,27 @@ def test_what_was_reserved_fits_under_a_ceiling_of_that_size(events: list[Event]
     if mode == "default":
         assert replay(events, mode, ceiling=free.reserved_peak) == free
     assert replay(events, mode, ceiling=free.live_peak - 512).oom_at is not None
+
+
+@settings(max_examples=250, deadline=None)
+@given(event_lists(), st.sampled_from(MODES), st.one_of(st.none(), st.floats(0, 1)))
+def test_the_plain_model_agrees(events: list[Event], mode: Mode, tightness: float | None) -> None:
+    ceiling = None
+    if tightness is not None:  # between what must fit and what is wanted, where the cache is given back
+        wanted = replay(events, mode)
+        ceiling = wanted.reserved_peak - int(tightness * (wanted.reserved_peak - wanted.live_peak))
+    fast, plain = CachingAllocator(mode, ceiling), Plain(mode, ceiling)
+    for event in events:
+        key, size = event
+        if event == EMPTY_CACHE:
+            fast.empty_cache()
+            plain.release()
+        elif size > 0:
+            served = fast.alloc(key, size)
+            assert served == plain.alloc(key, size)
+            if not served:
+                break
+        else:
+            fast.free(key)
+            plain.free(key)
+        assert (fast.reserved, fast.allocated) == (plain.reserved(), plain.allocated())
