@@ -34,6 +34,8 @@ class BaseModel:
     transformer_parameters: int
     text_encoders: str
     licence: str
+    modelspec: str
+    """``modelspec.architecture`` of files trained on it, without the suffix ``/lora``."""
 
 
 TextEmbedding = dict[str, "Tensor"]
@@ -54,7 +56,6 @@ class Family(Protocol):
     """Substrings of the dotted names of layers that get a LoRA by default."""
     base_version: str
     """``ss_base_model_version`` of saved files."""
-    modelspec_architecture: str
     lora_format: str
     """``native`` or ``diffusers``: whose layer names make the one file that ComfyUI and diffusers both load."""
 

@@ -38,7 +38,6 @@ class Flux:
     text_parts: tuple[str, ...] = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     lora_blocks: tuple[str, ...] = ("transformer_blocks",)
     base_version = "flux.1"
-    modelspec_architecture = "flux-1-dev/lora"
     # ComfyUI and diffusers both read FLUX LoRAs under diffusers' names; diffusers reads fused native ones only at
     # FLUX.1's own width, and they are more than twice as large.
     lora_format = "diffusers"
@@ -50,6 +49,7 @@ class Flux:
             transformer_parameters=11_901_408_320,
             text_encoders="T5-XXL + CLIP-L",
             licence="FLUX.1-dev non-commercial",
+            modelspec="flux-1-dev",
         ),
         BaseModel(
             title="FLUX.1-schnell",
@@ -58,6 +58,7 @@ class Flux:
             transformer_parameters=11_891_178_560,
             text_encoders="T5-XXL + CLIP-L",
             licence="Apache-2.0",
+            modelspec="flux-1-schnell",
         ),
         BaseModel(
             title="Flex.1-alpha",
@@ -66,6 +67,7 @@ class Flux:
             transformer_parameters=8_163_264_064,
             text_encoders="T5-XXL + CLIP-L",
             licence="Apache-2.0",
+            modelspec="flex-1-alpha",
         ),
     )
 

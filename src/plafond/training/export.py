@@ -180,7 +180,7 @@ def describe(
         "ss_training_started_at": started,
         "ss_training_finished_at": now,
         "modelspec.sai_model_spec": "1.0.1",
-        "modelspec.architecture": family.modelspec_architecture,
+        "modelspec.architecture": _architecture(family, process),
         "modelspec.implementation": "https://github.com/huggingface/diffusers",
         "modelspec.title": name,
         "modelspec.date": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)),
@@ -196,6 +196,13 @@ def describe(
         for key, value in values.items()
         if value is not None
     }
+
+
+def _architecture(family: Family, process: ProcessConfig) -> str:
+    """ModelSpec's name of the base model; the family's first one stands for checkpoints that nobody knows."""
+    known = {base.repo: base.modelspec for base in family.base_models}
+    name = known.get(process.model.name_or_path, family.base_models[0].modelspec)
+    return f"{name}/lora" if process.network else name
 
 
 def _captions(items: list[Item]) -> dict[str, Any]:
