@@ -1,0 +1,182 @@
+"""From the trace of a shallow model to that of a deep one, event by event.
+
+A model's blocks of one kind do the same, so a trace with four of each (first, two in the middle, last) says all there
+is to know: the events of a middle block are repeated. This is exact, not a fit: the result is the list of events that
+the deep model would have given, and can be replayed through an allocator or drawn.
+
+The list of events is cut into *runs*: stretches that belong to one block. A *sweep* is a series of runs that walks
+through a group of blocks in one direction (a forward pass, a backward pass, a step of the optimizer). An allocation is
+then known by its sweep, its block and its place in that run; a free names the allocation it ends, by the distance
+between the block that frees and the block that allocated. Copies are made of block 2 where a sweep rises and of block
+1 where it falls, because what they refer to lies behind them.
+
+When the two middle blocks do not match, or a sweep jumps, `deepen` refuses, and the caller traces the deep model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from plafond.memory.trace import Block, Event, Trace
+
+SHALLOW = 4
+"""Blocks per group in a shallow model."""
+
+
+class NotUniform(Exception):
+    """The blocks of a group do not all do the same."""
+
+
+@dataclass
+class _Run:
+    """Events of one block in a row."""
+
+    block: Block | None
+    sweep: int = -1
+    events: list[Event] = field(default_factory=list)
+    allocations: list[int] = field(default_factory=list)
+    starts: bool = False
+    """The trace's `start` stands before this run."""
+
+
+Key = tuple[int, Block | None, int]
+"""An allocation: sweep, block, place among the run's allocations."""
+
+
+def deepen(trace: Trace, depths: Mapping[str, int]) -> Trace:
+    """Lengthen a trace of `SHALLOW` blocks per group.
+
+    Args:
+        trace: of a model whose groups in `depths` have `SHALLOW` blocks each.
+        depths: blocks of each group in the deep model, at least `SHALLOW`.
+
+    Raises:
+        NotUniform: the trace has not the structure that this rests on.
+    """
+    return _Deepening(trace, depths).result()
+
+
+class _Deepening:
+    def __init__(self, trace: Trace, depths: Mapping[str, int]):
+        self.trace, self.depths = trace, depths
+        self.runs = _cut(trace, depths)
+        self.templates = _sweeps(trace, self.runs)
+        self.keys: dict[int, Key] = {}
+        for run in self.runs:
+            for place, allocation in enumerate(run.allocations):
+                self.keys[allocation] = (run.sweep, run.block, place)
+        self.deep = Trace()
+        self.numbers: dict[Key, int] = {}
+
+    def result(self) -> Trace:
+        for run in self.runs:
+            if run.starts:
+                self.deep.start = len(self.deep.events)
+            if run.block is None:
+                self._emit(run, None)
+                continue
+            if self.templates.get(run.sweep) == run.block.index:
+                # Copies come before the block they are copied from: a rising sweep has then passed block 1, a falling
+                # one block n - 2, and the copies lie behind the block itself.
+                between = range(2, self.depths[run.block.group] - 2)
+                rises = run.block.index == 2
+                for index in between if rises else reversed(between):
+                    self._emit(run, Block(run.block.group, index))
+            self._emit(run, self._moved(run.block))
+        for block, flops in self.trace.flops.items():
+            self._count(block, flops)
+        return self.deep
+
+    def _moved(self, block: Block) -> Block:
+        """Where a block of the shallow model stands in the deep one."""
+        if block.index < SHALLOW // 2:
+            return block
+        return Block(block.group, block.index + self.depths[block.group] - SHALLOW)
+
+    def _emit(self, run: _Run, block: Block | None) -> None:
+        place = 0
+        for event in run.events:
+            if event.allocates:
+                number = len(self.deep.sizes)
+                self.numbers[run.sweep, block, place] = number
+                place += 1
+                self.deep.sizes.append(self.trace.sizes[event.allocation])
+                self.deep.kinds.append(self.trace.kinds[event.allocation])
+                self.deep.owners.append(block)
+            else:
+                key = self._renamed(self.keys[event.allocation], run.block, block)
+                if key not in self.numbers:
+                    raise NotUniform(f"{block} frees what {key[1]} does not hold")
+                number = self.numbers.pop(key)
+            self.deep.events.append(Event(number, event.allocates, event.stage, block))
+
+    def _renamed(self, key: Key, old: Block | None, new: Block | None) -> Key:
+        """The allocation that block `new` means where block `old` of the shallow model means `key`."""
+        sweep, target, place = key
+        if target is None:
+            return key
+        if old is not None and new is not None and old.group == target.group:
+            distance = target.index - old.index
+            if abs(distance) <= 1:
+                return sweep, Block(target.group, new.index + distance), place
+        return sweep, self._moved(target), place
+
+    def _count(self, block: Block | None, flops: int) -> None:
+        if block is None or block.group not in self.depths:
+            self.deep.flops[block] = flops
+            return
+        self.deep.flops[self._moved(block)] = flops
+        if block.index == 1:
+            for index in range(2, self.depths[block.group] - 2):
+                self.deep.flops[Block(block.group, index)] = flops
+
+
+def _cut(trace: Trace, depths: Mapping[str, int]) -> list[_Run]:
+    runs: list[_Run] = []
+    for index, event in enumerate(trace.events):
+        block = event.block if event.block is not None and event.block.group in depths else None
+        starts = index == trace.start and index > 0
+        if not runs or runs[-1].block != block or starts:
+            runs.append(_Run(block, starts=starts))
+        runs[-1].events.append(event)
+        if event.allocates:
+            runs[-1].allocations.append(event.allocation)
+    return runs
+
+
+def _sweeps(trace: Trace, runs: Sequence[_Run]) -> dict[int, int]:
+    """Number the runs' sweeps, and give for each sweep through the middle the block that is to be copied."""
+    templates: dict[int, int] = {}
+    last: _Run | None = None
+    step = 0
+    for number, run in enumerate(runs):
+        run.sweep = number
+        if run.block is None:
+            continue
+        if last is not None and last.block is not None and last.block.group == run.block.group:
+            moved = run.block.index - last.block.index
+            if abs(moved) == 1 and step in (0, moved):
+                run.sweep, step = last.sweep, moved
+                if {run.block.index, last.block.index} == {1, 2}:
+                    _same(trace, last, run, gap=runs[number - 1] is not last)
+                    templates[run.sweep] = run.block.index
+            else:
+                step = 0
+        else:
+            step = 0
+        last = run
+    for run in runs:
+        if run.block is not None and 0 < run.block.index < SHALLOW - 1 and run.sweep not in templates:
+            raise NotUniform(f"{run.block} stands alone: {run.events[0].moment}")
+    return templates
+
+
+def _same(trace: Trace, first: _Run, second: _Run, *, gap: bool) -> None:
+    if gap:
+        raise NotUniform(f"something stands between {first.block} and {second.block}")
+    one, two = (
+        [(event.allocates, trace.sizes[event.allocation]) for event in run.events] for run in (first, second)
+    )
+    if one != two:
+        raise NotUniform(f"{first.block} and {second.block} differ: {first.events[0].moment}")

@@ -1,0 +1,90 @@
+"""Where tensors are: on the device that is being filled, or in main memory.
+
+On a GPU the difference is a tensor's device. On the CPU under a virtual ceiling both are the same RAM, so the
+trainer says which is which: what it makes inside `host_memory` is main memory, `put` carries tensors over, `move_in`
+and `move_out` carry modules. Without a ledger these do what ``.to(device)`` does and nothing else.
+
+Importing this module does not load torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from plafond.memory.ledger import Ledger
+
+    Module = TypeVar("Module", bound=nn.Module)
+
+_ledgers: list[Ledger] = []
+"""The ledgers that are counting, the innermost last."""
+
+
+@contextmanager
+def counting(ledger: Ledger) -> Iterator[Ledger]:
+    """Let `ledger` see every operation of this thread inside the ``with`` block."""
+    _ledgers.append(ledger)
+    try:
+        with ledger:
+            yield ledger
+    finally:
+        _ledgers.remove(ledger)
+
+
+@contextmanager
+def host_memory() -> Iterator[None]:
+    """What is made inside the ``with`` block lies in main memory, whatever the device."""
+    for ledger in _ledgers:
+        ledger.host += 1
+    counted = list(_ledgers)
+    try:
+        yield
+    finally:
+        for ledger in counted:
+            ledger.host -= 1
+
+
+def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor from main memory on the device (and in `dtype`)."""
+    if not _ledgers:
+        return tensor.to(device=device, dtype=dtype)
+    # a copy even on the CPU, so that it lives as long as a GPU's would
+    moved = tensor.to(device=device, dtype=dtype, copy=True)
+    for ledger in _ledgers:
+        ledger.label([moved], "inputs")
+    return moved
+
+
+def move_in(module: Module, device: torch.device) -> Module:
+    """A module from main memory on the device."""
+    module.to(device)
+    for ledger in _ledgers:
+        ledger.adopt_module(module)
+    return module
+
+
+def move_out(module: Module) -> Module:
+    """A module from the device in main memory."""
+    module.to("cpu")
+    for ledger in _ledgers:
+        ledger.release_module(module)
+    return module
+
+
+def label(tensors: Iterable[Tensor], kind: str) -> None:
+    """Say what counted tensors are (see `plafond.memory.trace.KINDS`)."""
+    if _ledgers:
+        chosen = list(tensors)
+        for ledger in _ledgers:
+            ledger.label(chosen, kind)
+
+
+def enter(phase: str) -> None:
+    """Say what begins now, for the moment in an out-of-memory message."""
+    for ledger in _ledgers:
+        ledger.stage = phase

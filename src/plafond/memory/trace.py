@@ -1,0 +1,154 @@
+"""What a ledger wrote down: allocations and frees in order, with labels. Pure data, without torch.
+
+A `Trace` answers what the peak is, when it is reached, and what it is made of; `plafond.memory.depth` lengthens one
+to a deeper model, and `plafond.memory.allocator` replays one. All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+GRANULE = 512
+"""CUDA's caching allocator hands out multiples of this many bytes."""
+
+KINDS = ("weights", "lora", "gradients", "optimizer", "activations", "temporaries", "inputs")
+"""What bytes are: the first four stay from step to step. Activations are what forward passes make, temporaries what
+backward passes (recomputation included) and updates make; averages of the weights count as optimizer."""
+
+PERSISTENT = ("weights", "lora", "gradients", "optimizer")
+
+
+class Block(NamedTuple):
+    """One of several identical blocks of a model, as ``transformer_blocks.12``."""
+
+    group: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.index}"
+
+
+class Event(NamedTuple):
+    """One allocation or free.
+
+    Attributes:
+        allocation: index into `Trace.sizes`, `Trace.kinds` and `Trace.owners`.
+        allocates: False for a free.
+        stage: what was going on, as ``forward``.
+        block: the block it belongs to: the one that is computed or, between blocks, whose tensors are handled.
+    """
+
+    allocation: int
+    allocates: bool
+    stage: str
+    block: Block | None
+
+    @property
+    def moment(self) -> str:
+        """For people: ``backward of transformer_blocks.12``."""
+        return self.stage if self.block is None else f"{self.stage} of {self.block}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The fullest moment: its bytes, what they are, and the event that reached it."""
+
+    bytes: int
+    kinds: dict[str, int]
+    moment: str
+    at: int
+
+    @property
+    def activations(self) -> int:
+        """Everything that does not stay from step to step."""
+        return self.bytes - sum(self.kinds[kind] for kind in PERSISTENT)
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """A list of events.
+
+    Attributes:
+        sizes: bytes of each allocation, rounded to the granule.
+        kinds: one of `KINDS` for each allocation.
+        owners: the block each allocation was made for.
+        events: in order.
+        start: the peak is sought from this event on; what stands before it is how the state came to be.
+        flops: floating-point operations (2 per multiply-add) since `start`, by block.
+    """
+
+    sizes: list[int] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    owners: list[Block | None] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    start: int = 0
+    flops: dict[Block | None, int] = field(default_factory=dict)
+
+    def live(self) -> Iterator[int]:
+        """Live bytes after each event."""
+        total = 0
+        for event in self.events:
+            size = self.sizes[event.allocation]
+            total += size if event.allocates else -size
+            yield total
+
+    def peak(self) -> Peak:
+        """The fullest moment from `start` on (the state at `start` counts, too)."""
+        best, at = -1, max(0, self.start - 1)
+        for index, total in enumerate(self.live()):
+            if index >= self.start - 1 and total > best:
+                best, at = total, index
+        if not self.events:
+            return Peak(bytes=0, kinds=dict.fromkeys(KINDS, 0), moment="nothing", at=0)
+        return Peak(bytes=best, kinds=self.kinds_at(at), moment=self.events[at].moment, at=at)
+
+    def kinds_at(self, at: int) -> dict[str, int]:
+        """Live bytes of each kind after event number `at`."""
+        kinds = dict.fromkeys(KINDS, 0)
+        for event in self.events[: at + 1]:
+            size = self.sizes[event.allocation]
+            kinds[self.kinds[event.allocation]] += size if event.allocates else -size
+        return kinds
+
+    def curve(self, points: int = 400) -> list[tuple[str, dict[str, int]]]:
+        """The way through the events from `start` on, in at most `points` samples of (moment, bytes by kind).
+
+        Each sample is the fullest event of its stretch, so the peak is on the curve.
+        """
+        kinds = dict.fromkeys(KINDS, 0)
+        stretch = max(1, -(-(len(self.events) - self.start) // points))
+        samples: list[tuple[str, dict[str, int]]] = []
+        best, total = -1, 0
+        chosen: tuple[str, dict[str, int]] | None = None
+        for index, event in enumerate(self.events):
+            size = self.sizes[event.allocation] if event.allocates else -self.sizes[event.allocation]
+            kinds[self.kinds[event.allocation]] += size
+            total += size
+            if index < self.start:
+                continue
+            if total > best:
+                best, chosen = total, (event.moment, dict(kinds))
+            if (index - self.start + 1) % stretch == 0 and chosen is not None:
+                samples.append(chosen)
+                best, chosen = -1, None
+        if chosen is not None:
+            samples.append(chosen)
+        return samples
+
+    def replayable(self) -> Iterator[tuple[int, int]]:
+        """The events as ``(id, ±bytes)`` for `plafond.memory.allocator.replay`."""
+        for event in self.events:
+            size = self.sizes[event.allocation]
+            yield event.allocation, size if event.allocates else -size
+
+    @property
+    def total_flops(self) -> int:
+        """Floating-point operations of all blocks and of the rest."""
+        return sum(self.flops.values())
+
+
+def rounded(size: int, granule: int = GRANULE) -> int:
+    """`size` as it is allocated; nothing is allocated for an empty tensor."""
+    return -(-size // granule) * granule
