@@ -23,6 +23,7 @@ from plafond.data.folder import Picture
 from plafond.data.images import load_rgb, show, to_pixels
 from plafond.data.progress import Report, silent
 from plafond.errors import DataError, NonFiniteError
+from plafond.memory.residence import host_memory
 
 FOLDER = "_latent_cache"
 """The cache folder beside the pictures."""
@@ -199,7 +200,9 @@ def _key(item: Item, digest: str, signature: Settings) -> str:
 
 
 def _encode(encode: Encode, pixels: torch.Tensor, item: Item) -> torch.Tensor:
-    latent = encode(pixels.unsqueeze(0))[0].detach().to("cpu", copy=True)
+    encoded = encode(pixels.unsqueeze(0))
+    with host_memory():
+        latent = encoded[0].detach().to("cpu", copy=True)
     if not torch.isfinite(latent).all():
         raise NonFiniteError(
             f"{show(item.picture.path)}: the VAE returned NaN or infinity at {item.bucket}; expected"

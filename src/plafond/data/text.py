@@ -11,6 +11,7 @@ from plafond.data.cache import Settings, TensorCache, Tensors, cache_key
 from plafond.data.images import show
 from plafond.data.progress import Report, silent
 from plafond.errors import DataError, NonFiniteError
+from plafond.memory.residence import host_memory
 
 FOLDER = "_t_e_cache"
 """The cache folder beside the first data set."""
@@ -91,7 +92,8 @@ def cache_text(
 
 def _encode(encode: EncodeText, prompt: str) -> Tensors:
     (encoded,) = encode([prompt])
-    tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in encoded.items()}
+    with host_memory():
+        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in encoded.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise NonFiniteError(

@@ -8,7 +8,7 @@ Shapes: ``B`` batch, ``C`` latent channels, ``h``/``w`` latent height and width,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,6 +65,9 @@ class Family(Protocol):
     def load_text_encoders(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> Any:
         """The text encoders with their tokenizers, as the object that `encode_text` takes."""
 
+    def text_modules(self, encoders: Any) -> list[nn.Module]:
+        """The modules inside what `load_text_encoders` returns."""
+
     def encode_text(self, encoders: Any, prompts: Sequence[str]) -> list[TextEmbedding]:
         """Encode prompts through the diffusers pipeline's own method."""
 
@@ -89,6 +92,21 @@ class Family(Protocol):
         self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
     ) -> Image:
         """Draw one preview through the diffusers pipeline; `text` has no batch dimension."""
+
+    depth: Mapping[str, str]
+    """The transformer's configuration key of each group of identical blocks, by the group's attribute name."""
+
+    def build_text_encoders(self, source: Source) -> Any:
+        """What `load_text_encoders` returns, from configurations alone: for dry runs, on torch's current device.
+
+        Its tokenizers give full-length ids for any prompt.
+        """
+
+    def build_vae(self, source: Source) -> nn.Module:
+        """The autoencoder without its weights, for dry runs."""
+
+    def build_transformer(self, config: Mapping[str, Any]) -> nn.Module:
+        """The denoising model without its weights, for dry runs."""
 
     def native_table(self, transformer: nn.Module) -> list[Entry]:
         """Names of the original release, layer by layer."""

@@ -6,7 +6,7 @@ T5; CLIP's pooled vector, the timestep and (in dev and Flex) the guidance scale 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,10 @@ class Flux:
     divisor = 32
     text_parts: tuple[str, ...] = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     lora_blocks: tuple[str, ...] = ("transformer_blocks",)
+    depth: Mapping[str, str] = {
+        "transformer_blocks": "num_layers",
+        "single_transformer_blocks": "num_single_layers",
+    }
     base_version = "flux.1"
     # ComfyUI and diffusers both read FLUX LoRAs under diffusers' names; diffusers reads fused native ones only at
     # FLUX.1's own width, and they are more than twice as large.
@@ -109,6 +113,31 @@ class Flux:
             tokenizer_2=tokenizers[1],
         )
 
+    def text_modules(self, encoders: Any) -> list[nn.Module]:
+        """CLIP and T5."""
+        return [encoders.text_encoder, encoders.text_encoder_2]
+
+    def build_text_encoders(self, source: Source) -> Any:
+        """CLIP-L and T5-XXL by their configurations."""
+        from diffusers import FluxPipeline
+        from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+        from plafond.model.rehearsal import FullLengthTokenizer
+
+        tokenizers = [
+            FullLengthTokenizer(source.config(part, "tokenizer_config.json")["model_max_length"])
+            for part in ("tokenizer", "tokenizer_2")
+        ]
+        return FluxPipeline(
+            scheduler=None,
+            vae=None,
+            transformer=None,
+            text_encoder=CLIPTextModel(CLIPTextConfig(**source.config("text_encoder"))).eval(),
+            text_encoder_2=T5EncoderModel(T5Config(**source.config("text_encoder_2"))).eval(),
+            tokenizer=tokenizers[0],
+            tokenizer_2=tokenizers[1],
+        )
+
     def encode_text(self, encoders: Any, prompts: Sequence[str]) -> list[TextEmbedding]:
         """T5's tokens ``prompt_embeds`` (tokens, features) and CLIP's ``pooled`` (features,) of each prompt."""
         import torch
@@ -133,6 +162,12 @@ class Flux:
             lambda: AutoencoderKL.from_pretrained(source.repo, subfolder="vae", torch_dtype=dtype),
         )
         return vae.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
+
+    def build_vae(self, source: Source) -> nn.Module:
+        """The autoencoder by its configuration."""
+        from diffusers import AutoencoderKL
+
+        return AutoencoderKL.from_config(source.config("vae")).eval()  # type: ignore[no-any-return]
 
     def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
         """Normalised latents (B, 16, H/8, W/8)."""
@@ -164,6 +199,12 @@ class Flux:
             ),
         )
         return model.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
+
+    def build_transformer(self, config: Mapping[str, Any]) -> nn.Module:
+        """`FluxTransformer2DModel` by its configuration."""
+        from diffusers import FluxTransformer2DModel
+
+        return FluxTransformer2DModel.from_config(dict(config)).eval()  # type: ignore[no-any-return]
 
     def predict(
         self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
@@ -210,7 +251,9 @@ class Flux:
         from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
 
         pipeline = FluxPipeline(
-            scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(source.repo, subfolder="scheduler"),
+            scheduler=FlowMatchEulerDiscreteScheduler.from_config(
+                source.config("scheduler", "scheduler_config.json")
+            ),
             vae=vae,
             transformer=transformer,
             text_encoder=None,

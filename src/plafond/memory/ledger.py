@@ -24,6 +24,8 @@ from torch.utils.flop_counter import flop_registry
 from plafond.memory.trace import GRANULE, Block, Event, Trace, rounded
 
 _NO_TASK = -1
+_FROM_PYTHON = torch.ops.aten.lift_fresh.default
+"""`torch.tensor` and the like: made in main memory, and on a GPU's side only if something carries them there."""
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 
@@ -72,7 +74,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0]
         out = self.run(func, args, kwargs)
         self._frees = 0
-        if self.host:
+        if self.host or func is _FROM_PYTHON:
             return out
         block = self._where()
         if self.counts_flops and (count := flop_registry.get(func._overloadpacket)) is not None:
@@ -137,6 +139,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 number = self._numbers.get(inner.untyped_storage()._cdata)
                 if number is not None:
                     self.trace.kinds[number] = kind
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is counted."""
+        return all(inner.untyped_storage()._cdata in self._numbers for inner in _flat(tensor))
 
     def reserve(self, size: int, kind: str = "temporaries") -> None:
         """Count bytes that stay and belong to no tensor, such as a library's workspace."""
@@ -307,7 +313,7 @@ def _sum_of_gradients(args: tuple[Any, ...]) -> bool:
         and isinstance(new, Tensor)
         and total.shape == new.shape
         and total.dtype == new.dtype
-        and total._use_count() <= 4
+        and total._use_count() <= 4  # type: ignore[attr-defined]
         and torch._C._storage_Use_Count(total.untyped_storage()._cdata) <= 2
         and torch._C._current_autograd_node() is not None
     )

@@ -53,8 +53,9 @@ def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) 
     """A tensor from main memory on the device (and in `dtype`)."""
     if not _ledgers:
         return tensor.to(device=device, dtype=dtype)
-    # a copy even on the CPU, so that it lives as long as a GPU's would
-    moved = tensor.to(device=device, dtype=dtype, copy=True)
+    # from main memory a copy even on the CPU, so that it lives as long as a GPU's would
+    there = any(ledger.holds(tensor) for ledger in _ledgers)
+    moved = tensor.to(device=device, dtype=dtype, copy=not there)
     for ledger in _ledgers:
         ledger.label([moved], "inputs")
     return moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,9 +36,12 @@ class Source:
         """Whether `repo` is a folder on this machine."""
         return Path(self.repo).is_dir()
 
-    def config(self, part: str) -> dict[str, Any]:
-        """The ``config.json`` of one part, from the folder or the hub."""
-        return dict(json.loads(self._file(part, "config.json").read_text(encoding="utf-8")))
+    def config(self, part: str, name: str = "config.json") -> dict[str, Any]:
+        """A configuration file of one part: from the folder, the numbers that come with plafond, or the hub."""
+        shipped = None if self.is_local else shipped_config(self.repo, f"{part}/{name}")
+        if shipped is not None:
+            return shipped
+        return dict(json.loads(self._file(part, name).read_text(encoding="utf-8")))
 
     def fingerprint(self, part: str) -> str:
         """What tells this part's weights from another's: name, size and time of local files, or the hub's id."""
@@ -56,6 +60,21 @@ class Source:
         from huggingface_hub import hf_hub_download
 
         return Path(reading(self.repo, lambda: hf_hub_download(self.repo, f"{part}/{name}")))
+
+
+def shipped_config(repo: str, file: str) -> dict[str, Any] | None:
+    """One configuration file of a well-known repository, so that planning works offline; None for other ones."""
+    folder = files("plafond.assets").joinpath("configs")
+    name: str | None = repo.replace("/", "--")
+    while name is not None:
+        entry = folder.joinpath(f"{name}.json")
+        if not entry.is_file():
+            return None
+        shipped = json.loads(entry.read_text(encoding="utf-8"))
+        if file in shipped["files"]:
+            return dict(shipped["files"][file])
+        name = shipped.get("like")
+    return None
 
 
 def locate(model: ModelConfig, *, companion: str) -> Source:

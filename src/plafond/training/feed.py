@@ -10,6 +10,7 @@ from torch import Tensor
 from plafond.data.batches import Batch, BatchPlan, Item
 from plafond.families._contract import TextEmbedding
 from plafond.job.schema import ProcessConfig
+from plafond.memory.residence import host_memory
 from plafond.training.step import MicroBatch
 
 CAPTION_VARIANTS = 16
@@ -70,14 +71,24 @@ class Feed:
         return [
             MicroBatch(
                 batch=batch,
-                latents=torch.stack([self.latents[item] for item in batch.items]),
-                text=stack(self.embed(self.prompts(plan, batch))),
+                latents=self._latents(batch),
+                text=self._text(self.prompts(plan, batch)),
                 step=step,
                 index=index,
                 share=len(batch.items) / total,
             )
             for index, batch in enumerate(drawn)
         ]
+
+    def _latents(self, batch: Batch) -> Tensor:
+        with host_memory():
+            return torch.stack([self.latents[item] for item in batch.items])
+
+    def _text(self, prompts: list[str]) -> TextEmbedding:
+        if caches_text(self.process) or self.process.train.unload_text_encoder:
+            with host_memory():
+                return stack(self.embed(prompts))
+        return stack(self.embed(prompts))
 
     def epoch(self, step: int) -> int:
         """Full passes over the training data after `step` steps."""

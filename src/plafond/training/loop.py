@@ -13,6 +13,7 @@ from plafond.errors import Interrupted, NonFiniteError
 from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
+from plafond.memory.residence import enter, host_memory, label, move_in
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
@@ -127,11 +128,16 @@ class Run:
         process, prepared = self.process, self.prepared
         dtype = DTYPES[process.train.dtype]
         with self.terminal.doing("loading the transformer"):
-            transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
-        self.trainee: Trainee = make_trainee(transformer, self.family, process)
+            enter("loading")
+            with host_memory():
+                transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
+                self.trainee: Trainee = make_trainee(transformer, self.family, process)
+            move_in(transformer, self.device)
+            label(self.trainee.parameters.values(), "lora")
         self.optimizer = make_optimizer(self.trainee.parameters.values(), process.train)
         ema = process.train.ema_config
         self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
+        label(self.ema.averages.values() if self.ema else (), "optimizer")
         self.stepper = Stepper(self.trainee, self.family, process, self.device, dtype)
         self.feed: Feed = prepared.feed
         self.checkpoints = Checkpoints(self.folder)
@@ -259,9 +265,12 @@ class Run:
             return self._write(target, trainee, metadata)
 
     def _write(self, target: Path, trainee: Trainee, metadata: dict[str, str]) -> list[Path]:
-        if trainee.network is None:
-            return [save_transformer(target, trainee.transformer, self.process, metadata)]
-        return save_lora(target, trainee.network, trainee.transformer, self.family, self.process, metadata)
+        with host_memory():
+            if trainee.network is None:
+                return [save_transformer(target, trainee.transformer, self.process, metadata)]
+            return save_lora(
+                target, trainee.network, trainee.transformer, self.family, self.process, metadata
+            )
 
     # ------------------------------------------------------------------------------------------------ end
 

@@ -24,6 +24,7 @@ from plafond.data.text import FOLDER, TextStore, cache_text
 from plafond.errors import JobError
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
+from plafond.memory.residence import enter, host_memory, move_in, move_out, put
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal
 from plafond.training.export import DTYPES
@@ -92,12 +93,17 @@ def _latents(
 
     @cache
     def vae() -> nn.Module:
-        with terminal.doing("loading the VAE"):
+        with terminal.doing("loading the VAE"), host_memory():
             return family.load_vae(source, device=torch.device("cpu"), dtype=dtype)
 
     def encode(pixels: Tensor) -> Tensor:
-        return family.encode_image(vae().to(device), pixels.to(device, dtype))
+        module = vae()
+        if not on_device:
+            on_device.append(move_in(module, device))
+        return family.encode_image(module, put(pixels, device, dtype))
 
+    on_device: list[nn.Module] = []
+    enter("caching latents")
     store = cache_latents(
         build_items(scans, family.divisor),
         encode,
@@ -106,8 +112,8 @@ def _latents(
     )
     for problem in store.problems:
         terminal.warn(problem)
-    if vae.cache_info().currsize:
-        vae().to("cpu")
+    if on_device:
+        move_out(on_device.pop())
         release(device)
     return store, vae
 
@@ -128,9 +134,13 @@ def _texts(
     def encode(prompts: Sequence[str]) -> list[TextEmbedding]:
         if not loaded:
             with terminal.doing("loading the text encoders"):
-                loaded.append(family.load_text_encoders(source, device=device, dtype=dtype))
+                with host_memory():
+                    loaded.append(family.load_text_encoders(source, device=device, dtype=dtype))
+                for module in family.text_modules(loaded[0]):
+                    move_in(module, device)
         return family.encode_text(loaded[0], prompts)
 
+    enter("encoding text")
     previews = [] if train.disable_sampling else [item.prompt for item in process.sample.samples]
     signature = {
         "family": family.name,

@@ -14,6 +14,7 @@ from torch import nn
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
+from plafond.memory.residence import move_in, move_out, put
 from plafond.model.checkpoint import Source
 from plafond.training.ema import Ema
 from plafond.training.run_folder import RunFolder, write_atomically
@@ -55,7 +56,7 @@ class Previewer:
         """Draw and save every preview, or those until `stopped` says so; `progress` is told how many are done."""
         items = self.process.sample.samples
         self.trainee.transformer.eval()
-        vae = self.vae().to(self.device)
+        vae = move_in(self.vae(), self.device)
         written: list[Path] = []
         try:
             with ema.applied() if ema else nullcontext():
@@ -65,14 +66,16 @@ class Previewer:
                     progress(index, len(items))
                     written.append(self._one(step, index, item, vae))
         finally:
-            vae.to("cpu")
+            move_out(vae)
         progress(len(items), len(items))
         return written
 
     def _one(self, step: int, index: int, item: SampleItem, vae: nn.Module) -> Path:
         if item.seed < 0:
             item = item.model_copy(update={"seed": secrets.randbelow(2**31)})
-        text = {name: tensor.to(self.device, self.dtype) for name, tensor in self.texts[item.prompt].items()}
+        text = {
+            name: put(tensor, self.device, self.dtype) for name, tensor in self.texts[item.prompt].items()
+        }
         with torch.no_grad(), self.trainee.strength(item.network_multiplier):
             picture = self.family.preview(self.trainee.transformer, vae, self.source, item, text)
         target = self.folder.sample(step, index, self.process.sample.format)

@@ -15,6 +15,7 @@ from torch import Tensor
 from plafond.data.batches import Batch
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
+from plafond.memory.residence import host_memory, put
 from plafond.training.loss import noisy_latents, sample_losses
 from plafond.training.randomness import derived_seed, generator
 from plafond.training.timesteps import draw_sigmas, loss_weights
@@ -87,20 +88,21 @@ class Stepper:
         """Mean weighted loss of one micro-batch, a float32 scalar."""
         settings = self.process.train
         position = (micro.step, micro.index)
-        latents = micro.latents.float()
-        noise = torch.randn(
-            latents.shape, generator=generator(self.process.training_seed, "noise", *position)
-        )
-        height, width = latents.shape[-2:]
-        sigmas = draw_sigmas(
-            latents.shape[0],
-            settings,
-            self.family.shift(height, width),
-            generator(self.process.training_seed, "timestep", *position),
-        )
-        latents, noise, sigmas = (tensor.to(self.device) for tensor in (latents, noise, sigmas))
+        with host_memory():
+            latents = micro.latents.float()
+            noise = torch.randn(
+                latents.shape, generator=generator(self.process.training_seed, "noise", *position)
+            )
+            height, width = latents.shape[-2:]
+            sigmas = draw_sigmas(
+                latents.shape[0],
+                settings,
+                self.family.shift(height, width),
+                generator(self.process.training_seed, "timestep", *position),
+            )
+        latents, noise, sigmas = (put(tensor, self.device) for tensor in (latents, noise, sigmas))
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
-        text = {name: tensor.to(self.device, self.dtype) for name, tensor in micro.text.items()}
+        text = {name: put(tensor, self.device, self.dtype) for name, tensor in micro.text.items()}
         config = micro.batch.items[0].config  # a batch has one strength and one multiplier
         with self.trainee.strength(config.network_weight):
             velocity = self.family.predict(self.trainee.transformer, noisy, sigmas, text, settings)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from plafond.errors import CheckpointError, JobError
 from plafond.families._contract import Family
 from plafond.job.schema import ProcessConfig
+from plafond.memory.residence import host_memory
 from plafond.model.checkpoint import reading
 from plafond.model.lora import LoraNetwork, Targets, inject
 from plafond.training.checkpoint import Identity
@@ -49,7 +50,10 @@ class Trainee:
 
     def weights(self) -> dict[str, Tensor]:
         """Copies of the trained weights on the CPU, by name."""
-        return {name: parameter.detach().to("cpu", copy=True) for name, parameter in self.parameters.items()}
+        with host_memory():
+            return {
+                name: parameter.detach().to("cpu", copy=True) for name, parameter in self.parameters.items()
+            }
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Restore what `weights` gave."""
@@ -131,7 +135,8 @@ def load_lora_file(network: LoraNetwork, path: Path) -> None:
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's state with its tensors on the CPU, fit for `torch.save` and a weights-only load."""
-    state: dict[str, Any] = _to_cpu(optimizer.state_dict())
+    with host_memory():
+        state: dict[str, Any] = _to_cpu(optimizer.state_dict())
     return state
 
 

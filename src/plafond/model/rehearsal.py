@@ -1,0 +1,39 @@
+"""Stand-ins for parts of a checkpoint that a dry run has no files of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+
+class FullLengthTokenizer:
+    """Gives ids of the greatest length for any prompt: what an encoder's memory depends on.
+
+    Args:
+        model_max_length: tokens.
+    """
+
+    added_tokens_encoder: dict[str, int] = {}  # noqa: RUF012  # pipelines look for it, nothing is ever added
+
+    def __init__(self, model_max_length: int):
+        self.model_max_length = model_max_length
+
+    def __call__(
+        self, prompt: str | Sequence[str], max_length: int | None = None, **_: Any
+    ) -> SimpleNamespace:
+        """Ids (prompts, length) on the CPU."""
+        count = 1 if isinstance(prompt, str) else len(prompt)
+        length = min(max_length or self.model_max_length, self.model_max_length)
+        ids = torch.ones(count, length, dtype=torch.int64)
+        return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
+
+    def tokenize(self, prompt: str, **_: Any) -> list[str]:
+        """No token needs an expansion."""
+        return []
+
+    def batch_decode(self, *_: Any, **__: Any) -> list[str]:
+        """Nothing was cut off."""
+        return []
