@@ -98,6 +98,7 @@ def measure(seed: int, steps: int | None, folder: Path) -> dict[str, float]:
         f"training_seed={seed}",
         "train.disable_sampling=true",
         f"datasets.0.folder_path={ROOT / 'examples' / 'photos'}",
+        f"datasets.1.folder_path={ROOT / 'examples' / 'regularisation'}",
         f"model.name_or_path={ROOT / 'src' / 'plafond' / 'assets' / 'tiny-flux'}",
     ]
     if steps:

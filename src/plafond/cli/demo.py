@@ -27,6 +27,7 @@ def demo(
     overrides = [
         f"training_folder={output}",
         f"datasets.0.folder_path={EXAMPLES / 'photos'}",
+        f"datasets.1.folder_path={EXAMPLES / 'regularisation'}",
         f"model.name_or_path={Path(plafond.__file__).parent / 'assets' / 'tiny-flux'}",
     ]
     if steps is not None:
