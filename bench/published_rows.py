@@ -46,14 +46,13 @@ class Tool:
     Attributes:
         layers: LoRA on layers whose name contains one of these; () for every linear layer of the blocks.
         caches_text: embeddings are computed before the training where the row does not say.
-        autocast: trains under autocast with float32 adapters, so that norms, modulated inputs and each adapted
-            layer's copy of its input are kept in float32; plafond keeps them in the training's dtype.
+        peft: trains PEFT's layers with float32 adapters, which keep float32 copies that plafond's do not.
         source: where the defaults are from.
     """
 
     layers: tuple[str, ...]
     caches_text: bool
-    autocast: bool
+    peft: bool
     source: str
 
 
@@ -125,6 +124,10 @@ QTYPES = {
 }
 
 
+CAPABILITIES = {"B200": (10, 0), "H100": (9, 0), "A100": (8, 0), "4090": (8, 9), "2080": (7, 5), "T4": (7, 5)}
+"""Compute capability of the cards that rows name; 8.0 where none is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A published number of bytes; `other` is the second reading of an uncertain unit."""
@@ -145,7 +148,9 @@ class Case:
         process: the job's process without its folder of pictures.
         outcome: ``fits`` or ``oom``.
         figure: the published number, if there is one; with outcome ``oom``, what was reached at the failure.
+        group: rows of one source that differ little share it.
         card_gb: size of the card, GB as sold.
+        capability: its compute capability.
         needs: what plafond cannot do.
         unknown: what the row does not say.
         notes: where the mapping is not exact.
@@ -160,7 +165,9 @@ class Case:
     process: dict[str, Any]
     outcome: Literal["fits", "oom"]
     figure: Figure | None
+    group: str
     card_gb: int | None
+    capability: tuple[int, int]
     needs: tuple[str, ...]
     unknown: tuple[str, ...]
     notes: tuple[str, ...]
@@ -188,7 +195,9 @@ def map_row(row: dict[str, Any]) -> Case:
         process=_process(row, tool, width, height),
         outcome="oom" if row["outcome"] == "oom" else "fits",
         figure=_figure(row),
+        group=row.get("pair_group", row["id"]),
         card_gb=row.get("gpu_vram_gb"),
+        capability=next((CAPABILITIES[card] for card in CAPABILITIES if card in row.get("gpu", "")), (8, 0)),
         needs=tuple(_needs(row)),
         unknown=tuple(_unknown(row)),
         notes=tuple(_notes(row, tool)),
@@ -293,8 +302,10 @@ def _notes(row: dict[str, Any], tool: Tool) -> Iterator[str]:
         yield "compiled, planned as eager"
     if "77 tokens" in tool.source and row["text_encoder"].startswith("precomputed"):
         yield "text of 77 tokens planned as 512"
-    if tool.autocast and row.get("gradient_checkpointing") is False:
-        yield "trained under autocast with float32 adapters, which keeps far more"
+    if tool.peft and row.get("gradient_checkpointing") is False:
+        yield "PEFT with float32 adapters and nothing recomputed keeps more than plafond"
+    if row["id"] == "df-10994-flux-bs2-nogc":
+        yield "in the same thread a maintainer reports that a like command ran on one A100"
 
 
 def _float8_products(row: dict[str, Any]) -> bool:
