@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 # Before torch is imported anywhere: the models are so small that a second thread only waits.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# caches and records of this user are neither read nor written
+os.environ["XDG_CACHE_HOME"] = os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="plafond-tests-")
 
 from collections.abc import Callable
 from pathlib import Path

@@ -12,6 +12,7 @@ from plafond.cli.check import check
 from plafond.cli.demo import demo
 from plafond.cli.gpus import gpus
 from plafond.cli.models import models
+from plafond.cli.plan import plan
 from plafond.cli.schema import schema
 from plafond.cli.train import train
 from plafond.errors import PlafondError
@@ -19,13 +20,14 @@ from plafond.errors import PlafondError
 app = typer.Typer(
     name="plafond",
     help="Train LoRAs for diffusion models under a VRAM ceiling.",
-    epilog="Exit codes: 0 done; 1 failed while running; 2 bad job or usage; 130 interrupted, state saved.",
+    epilog="Exit codes: 0 done; 1 failed while running; 2 bad job or usage; 3 does not fit;"
+    " 130 interrupted, state saved.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, check, demo, models, gpus, schema):
+for command in (plan, train, check, demo, models, gpus, schema):
     app.command()(command)
 
 

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from plafond.data.buckets import Bucket
 from plafond.data.modes import to_rgb
 from plafond.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
 
 # Pictures between one and two times Pillow's limit are large but legitimate photographs; above it Pillow
 # raises.
@@ -108,6 +111,8 @@ def to_pixels(
     Resizing and cropping are one antialiased (bicubic) resampling, so that no rounding of the intermediate
     size bends the picture.
     """
+    import torch  # reading headers does without it
+
     scale = max(bucket.width / image.width, bucket.height / image.height)
     width, height = min(image.width, bucket.width / scale), min(image.height, bucket.height / scale)
     left, top = (image.width - width) * crop[0], (image.height - height) * crop[1]

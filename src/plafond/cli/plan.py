@@ -1,0 +1,57 @@
+"""``plafond plan JOB``: what the job will take, phase by phase, before a weight is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import plafond
+from plafond.errors import UsageError
+
+
+def plan(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="AI Toolkit job file (YAML or JSON).")],
+    vram: Annotated[str | None, typer.Option(metavar="SIZE", help="The ceiling, as 24GB or 600MB.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help='A card, as "RTX 4090"; plafond gpus lists them.')
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto or cuda: a GPU; cpu: a virtual GPU on the CPU.")] = "auto",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting, as train.batch_size=1; repeatable."
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the plan.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Unknown keys are errors.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what VRAM each phase will take and whether it fits; exit code 3 when it does not."""
+    from plafond.plan.forecast import Forecaster
+    from plafond.plan.remedies import remedies
+    from plafond.plan.report import as_json, text
+    from plafond.plan.terminal import announced, ceiling_of
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"--device {device}: expected auto, cuda or cpu")
+    loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
+    virtual = device == "cpu"
+    ceiling = ceiling_of(vram, gpu, virtual=virtual)
+    for process in loaded.processes:
+        with announced() as step:
+            found = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
+            help_ = () if found.verdict == "fits" else remedies(found)
+        warnings = [*loaded.warnings, *([found.shapes.assumed] if found.shapes.assumed else [])]
+        if json_:
+            typer.echo(json.dumps(as_json(loaded, found, help_, warnings), indent=1))
+        else:
+            typer.echo(text(loaded, found, help_, warnings))
+        if plot is not None:
+            from plafond.plan.plot import draw
+
+            draw(plot, found, loaded.name)
+        if found.verdict == "oom":
+            raise typer.Exit(3)

@@ -1,0 +1,153 @@
+"""A plan in words: a table, the sentence that matters, the remedies; and as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from plafond.job.schema import Job
+from plafond.plan.forecast import Phase, Plan
+from plafond.plan.remedies import Remedy
+
+BAR = 22
+"""Characters of a bar that reaches the ceiling."""
+
+NAMES = {
+    "cache_latents": "cache latents",
+    "encode_text": "encode text",
+    "load": "load",
+    "train": "train",
+    "preview": "preview",
+    "save": "save",
+}
+FAILS = {
+    "cache_latents": "it would fail while caching the first {bucket} picture",
+    "encode_text": "it would fail at the first caption",
+    "load": "it would fail while the model is loaded",
+    "train": "it would fail at the first {bucket} batch",
+    "preview": "it would fail at the first preview",
+    "save": "it would fail at the first save",
+}
+
+
+def gib(size: int) -> str:
+    """Bytes as GiB (2³⁰), or MiB below a tenth of one."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.1f} MiB"
+
+
+def text(job: Job, plan: Plan, found: Sequence[Remedy], warnings: Sequence[str]) -> str:
+    """The whole report, at most 100 columns wide, without colours."""
+    lines = [f"{job.name}: {plan.process.model.name_or_path}, ceiling {plan.ceiling.description}"]
+    lines += [f"note: {warning}" for warning in warnings]
+    lines += ["", *_table(plan), "", _sentence(plan)]
+    if found:
+        lines += ["", "What to change, cheapest first (each planned anew, alone):"]
+        lines += [line for remedy in found for line in _remedy(remedy)]
+    return "\n".join(lines)
+
+
+def _table(plan: Plan) -> list[str]:
+    device = "live" if plan.virtual else "device"
+    head = f"{'phase':<14}{'bucket':<11}{'batch':>5}  {'allocated':>10}  {device:>10}  of the ceiling"
+    rows = [head]
+    for phase in plan.phases:
+        share = phase.device_bytes / plan.ceiling.bytes
+        filled = min(BAR, round(share * BAR))
+        bar = "█" * filled + "·" * (BAR - filled)
+        bucket = "" if phase.bucket is None else str(phase.bucket)
+        batch = str(phase.batch) if phase.phase == "train" else ""
+        verdict = "" if phase.fits else "  does not fit"
+        rows.append(
+            f"{NAMES[phase.phase]:<14}{bucket:<11}{batch:>5}  {gib(phase.summary.allocated_bytes):>10}"
+            f"  {gib(phase.device_bytes):>10}  {bar} {share:4.0%}{verdict}"
+        )
+    return rows
+
+
+def _sentence(plan: Plan) -> str:
+    peak = plan.peak
+    place = NAMES[peak.phase] + (f" at {peak.bucket}" if peak.bucket else "")
+    if plan.verdict == "oom":
+        first = next(phase for phase in plan.phases if not phase.fits)
+        over = peak.device_bytes - plan.ceiling.bytes
+        fails = FAILS[first.phase].format(bucket=first.bucket)
+        return f"Does not fit: {place} needs {gib(peak.device_bytes)}, {gib(over)} over; {fails}."
+    room = plan.ceiling.bytes - peak.device_bytes
+    word = "Fits" if plan.verdict == "fits" else "Tight"
+    return f"{word}: the peak is {gib(peak.device_bytes)} ({place}, {peak.summary.moment}); {gib(room)} are left."
+
+
+def _remedy(remedy: Remedy) -> list[str]:
+    changes = ", ".join(f"{key}: {_value(old)} → {_value(new)}" for key, (old, new) in remedy.change.items())
+    left = f"{gib(remedy.peak_bytes)} left to take, {'fits' if remedy.fits else 'still does not fit'}"
+    marks = [f"saves {gib(remedy.saves_bytes)}", left]
+    if abs(remedy.time_ratio - 1) >= 0.005:
+        marks.append(f"steps {remedy.time_ratio:.2f}× as long")
+    if remedy.quality != "same":
+        marks.append("quality may change")
+    return [f"  {remedy.id:<21}{changes}", f"  {'':<21}{'; '.join(marks)}"]
+
+
+def _value(value: Any) -> str:
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def as_json(job: Job, plan: Plan, found: Sequence[Remedy], warnings: Sequence[str]) -> dict[str, Any]:
+    """The contract of ``plafond plan --json``; all sizes in bytes."""
+    peak = plan.peak
+    checkpointing = plan.process.train.gradient_checkpointing
+    return {
+        "schema": 1,
+        "job": job.name,
+        "family": plan.process.model.arch,
+        "model": plan.process.model.name_or_path,
+        "ceiling_bytes": plan.ceiling.bytes,
+        "overhead_bytes": 0 if plan.virtual else plan.ceiling.overhead_bytes,
+        "verdict": plan.verdict,
+        "peak_bytes": peak.device_bytes,
+        "peak": {
+            "phase": peak.phase,
+            "bucket": None if peak.bucket is None else str(peak.bucket),
+            "moment": peak.summary.moment,
+        },
+        "activation_plan": {
+            "name": "recompute_all" if checkpointing else "keep_all",
+            "levels": {},
+            "flops_ratio": 1.0,
+        },
+        "phases": [_phase(phase) for phase in plan.phases],
+        "remedies": [
+            {
+                "id": remedy.id,
+                "change": {key: list(values) for key, values in remedy.change.items()},
+                "saves_bytes": remedy.saves_bytes,
+                "peak_bytes": remedy.peak_bytes,
+                "fits": remedy.fits,
+                "time_ratio": remedy.time_ratio,
+                "quality": remedy.quality,
+                "why": remedy.why,
+            }
+            for remedy in found
+        ],
+        "warnings": list(warnings),
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    kinds = phase.summary.kinds
+    return {
+        "phase": phase.phase,
+        "bucket": None if phase.bucket is None else str(phase.bucket),
+        "frames": 1,
+        "batch": phase.batch,
+        "weights_bytes": kinds.get("weights", 0),
+        "lora_bytes": kinds.get("lora", 0),
+        "gradient_bytes": kinds.get("gradients", 0),
+        "optimizer_bytes": kinds.get("optimizer", 0),
+        "activation_bytes": phase.activation_bytes,
+        "allocated_bytes": phase.summary.allocated_bytes,
+        "reserved_bytes": phase.summary.reserved_bytes,
+        "device_bytes": phase.device_bytes,
+        "flops": phase.summary.flops,
+        "fits": phase.fits,
+    }

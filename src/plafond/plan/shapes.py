@@ -1,0 +1,64 @@
+"""Which pictures and batches a job will meet: what its phases are planned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plafond.data.batches import build_items, plan_batches
+from plafond.data.buckets import Bucket, bucket_for
+from plafond.data.folder import scan
+from plafond.families._contract import Family
+from plafond.job.dataset import DatasetConfig
+from plafond.job.schema import ProcessConfig
+
+WORST_ASPECT = (2, 1)
+"""Sides of the long picture that stands in when the data is not at hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """What occurs.
+
+    Args:
+        batches: the largest number of items of each bucket's batches, from the largest bucket to the smallest.
+        assumed: why these shapes were assumed; empty when they were read from the data.
+    """
+
+    batches: dict[Bucket, int]
+    assumed: str = ""
+
+
+def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
+    """Read the headers of the job's pictures, or assume the usual shapes where a folder is not there."""
+    missing = [data for data in process.datasets if not Path(data.folder_path).expanduser().exists()]
+    if missing or not process.datasets:
+        names = ", ".join(data.folder_path for data in missing) or "the job has no datasets"
+        return Shapes(
+            batches=_assumed(process, family),
+            assumed=f"{names}: not here; planned for square and 2:1 pictures of every resolution",
+        )
+    scans = [scan(config, index) for index, config in enumerate(process.datasets)]
+    items = build_items(scans, family.divisor)
+    found: dict[Bucket, int] = {}
+    for plan in plan_batches(items, process.train.batch_size, process.training_seed):
+        for shape in plan.shapes() if plan is not None else ():
+            found[shape.bucket] = max(found.get(shape.bucket, 0), shape.size)
+    return Shapes(batches=_largest_first(found))
+
+
+def _assumed(process: ProcessConfig, family: Family) -> dict[Bucket, int]:
+    found: dict[Bucket, int] = {}
+    for data in process.datasets or (DatasetConfig(folder_path="."),):
+        size = data.batch_size or process.train.batch_size
+        for resolution in data.resolution:
+            for wide, high in ((1, 1), WORST_ASPECT):
+                # large enough that the picture is never the smaller of the two
+                side = 4 * resolution
+                bucket = bucket_for(side * wide, side * high, resolution, family.divisor)
+                found[bucket] = max(found.get(bucket, 0), size)
+    return _largest_first(found)
+
+
+def _largest_first(found: dict[Bucket, int]) -> dict[Bucket, int]:
+    return dict(sorted(found.items(), key=lambda entry: (-entry[0].pixels * entry[1], entry[0])))

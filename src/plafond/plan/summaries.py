@@ -1,0 +1,102 @@
+"""What a dry run of one phase found, kept on disk so that the same question is answered at once the next time.
+
+A summary is kept under everything that it depends on: the settings that change memory, the model's configuration, the
+shape, the device that is predicted, and plafond's own source. Reading one needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platformdirs
+
+import plafond
+
+if TYPE_CHECKING:
+    from plafond.memory.trace import Trace
+
+CURVE_POINTS = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One phase on one shape.
+
+    Args:
+        kinds: bytes of each kind of tensor at the fullest moment.
+        allocated_bytes: their sum.
+        reserved_bytes: what the caching allocator holds for them.
+        moment: the fullest moment in words.
+        flops: floating-point operations of what was traced.
+        curve: fullest moments on the way, as (moment, bytes).
+    """
+
+    kinds: dict[str, int]
+    allocated_bytes: int
+    reserved_bytes: int
+    moment: str
+    flops: int
+    curve: tuple[tuple[str, int], ...]
+
+
+def summarise(trace: Trace, *, caching: bool) -> Summary:
+    """Reduce a trace; `caching` replays it through CUDA's allocator, with expandable segments as a run sets them."""
+    from plafond.memory.allocator import replay
+
+    peak = trace.peak()
+    reserved = replay(trace.replayable(), mode="expandable").reserved_peak if caching else peak.bytes
+    curve = [(moment, sum(kinds.values())) for moment, kinds in trace.curve(CURVE_POINTS)]
+    # after the last step a dry run takes everything apart; a run goes on instead
+    while len(curve) > 1 and curve[-1][1] < curve[0][1] // 2:
+        curve.pop()
+    return Summary(
+        kinds=peak.kinds,
+        allocated_bytes=peak.bytes,
+        reserved_bytes=reserved,
+        moment=peak.moment,
+        flops=trace.total_flops,
+        curve=tuple(curve),
+    )
+
+
+def remembered(key: dict[str, Any], find: Callable[[], Summary]) -> Summary:
+    """The summary kept under `key`, or what `find` finds, which is then kept.
+
+    A folder that cannot be written to only costs time.
+    """
+    text = json.dumps({**key, "source": _source()}, sort_keys=True, default=str)
+    file = folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return Summary(**{**kept, "curve": tuple((moment, size) for moment, size in kept["curve"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    summary = find()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".writing")
+        temporary.write_text(json.dumps(asdict(summary)), encoding="utf-8")
+        temporary.replace(file)
+    except OSError:
+        return summary
+    return summary
+
+
+def folder() -> Path:
+    """Where summaries are kept."""
+    return platformdirs.user_cache_path("plafond") / "plans"
+
+
+@cache
+def _source() -> str:
+    """Tells one state of plafond's source from another, without reading it."""
+    root = Path(plafond.__file__).parent
+    stats = [(path, path.stat()) for path in sorted(root.rglob("*.py"))]
+    text = ";".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
+    return hashlib.sha256(text.encode()).hexdigest()

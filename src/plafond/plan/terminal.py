@@ -1,0 +1,44 @@
+"""What the plan and the train command share: which ceiling is meant, and a line while the dry run works."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import platformdirs
+
+from plafond.memory.gpus import Ceiling, ceiling_for, parse_size
+from plafond.plan.report import NAMES, gib
+from plafond.training.chatter import to_log
+
+
+def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool) -> Ceiling:
+    """The ceiling of ``--vram`` and ``--gpu``; on a virtual GPU live bytes are all there is.
+
+    Raises:
+        UsageError: neither is given, or one cannot be read.
+    """
+    if virtual and vram is not None and gpu is None:
+        size = parse_size(vram)
+        return Ceiling(size, 0, f"{gib(size)} on a virtual GPU", None)
+    return ceiling_for(vram, gpu)
+
+
+@contextmanager
+def announced() -> Iterator[Callable[[str, int, int], None]]:
+    """A hook that names the phase being looked at, on a terminal only; what libraries print goes to a log."""
+    live = sys.stderr.isatty()
+    with to_log(platformdirs.user_cache_path("plafond") / "plan-log.txt") as stream:
+
+        def step(phase: str, index: int, count: int) -> None:
+            if live:
+                stream.write(f"\r\x1b[Kdry run {index + 1}/{count}: {NAMES[phase]}")
+                stream.flush()
+
+        try:
+            yield step
+        finally:
+            if live:
+                stream.write("\r\x1b[K")
+                stream.flush()
