@@ -4,7 +4,7 @@ Everything runs on torch's ``meta`` device, where an operation only works out it
 added, so that the code that trains needs no case for it:
 
 * questions whose answer is data (``.item()``, ``nonzero``, a copy to the CPU) get a stand-in: 1 for floats, 0 for
-  integers, False for booleans, zeros that take no memory for copies;
+  integers, True for booleans, zeros that take no memory for copies;
 * kernels of bitsandbytes, which exist on real devices only, do nothing: its state is allocated by its own code;
 * operations that the predicted device does in one kernel and ``meta`` would take apart, or the other way round, are
   replaced: see `plafond.memory.kernels`.
@@ -144,7 +144,7 @@ def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _scalar(tensor: Tensor) -> float | int | bool:
     if tensor.dtype == torch.bool:
-        return False
+        return True  # Prodigy asks whether a weight is anything but zero before it keeps a copy
     return 1.0 if tensor.dtype.is_floating_point else 0
 
 
@@ -164,7 +164,7 @@ _ANSWERS: Mapping[Any, Callable[..., Any]] = {
     aten._to_copy.default: _copy,
     aten.nonzero.default: _nonzero,
     aten.equal.default: lambda *_: True,
-    aten.is_nonzero.default: lambda *_: False,
+    aten.is_nonzero.default: lambda *_: True,
 }
 
 _PRODUCTS = frozenset(

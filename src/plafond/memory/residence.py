@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ledgers: list[Ledger] = []
 """The ledgers that are counting, the innermost last."""
+_apart = False
 
 
 @contextmanager
@@ -52,13 +53,24 @@ def host_memory() -> Iterator[None]:
 def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor from main memory on the device (and in `dtype`)."""
     if not _ledgers:
-        return tensor.to(device=device, dtype=dtype)
+        return tensor.to(device=device, dtype=dtype, copy=_apart)
     # from main memory a copy even on the CPU, so that it lives as long as a GPU's would
     there = any(ledger.holds(tensor) for ledger in _ledgers)
     moved = tensor.to(device=device, dtype=dtype, copy=not there)
     for ledger in _ledgers:
         ledger.label([moved], "inputs")
     return moved
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let `put` copy on the CPU, too: for comparing a run without a ledger with one that has it."""
+    global _apart
+    _apart = True
+    try:
+        yield
+    finally:
+        _apart = False
 
 
 def move_in(module: Module, device: torch.device) -> Module:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,32 +56,39 @@ class Previewer:
     ) -> list[Path]:
         """Draw and save every preview, or those until `stopped` says so; `progress` is told how many are done."""
         items = self.process.sample.samples
-        self.trainee.transformer.eval()
-        vae = move_in(self.vae(), self.device)
         written: list[Path] = []
-        try:
-            with ema.applied() if ema else nullcontext():
-                for index, item in enumerate(items):
-                    if stopped():
-                        break
-                    progress(index, len(items))
-                    written.append(self._one(step, index, item, vae))
-        finally:
-            move_out(vae)
+        with self.ready(ema) as vae:
+            for index, item in enumerate(items):
+                if stopped():
+                    break
+                progress(index, len(items))
+                picture = self.picture(item, vae)
+                target = self.folder.sample(step, index, self.process.sample.format)
+                write_atomically(target, partial(_save, picture, extension=self.process.sample.format))
+                written.append(target)
         progress(len(items), len(items))
         return written
 
-    def _one(self, step: int, index: int, item: SampleItem, vae: nn.Module) -> Path:
+    @contextmanager
+    def ready(self, ema: Ema | None) -> Iterator[nn.Module]:
+        """The model as it is shown, averaged if there is an average; gives the autoencoder, on the device."""
+        self.trainee.transformer.eval()
+        vae = move_in(self.vae(), self.device)
+        try:
+            with ema.applied() if ema else nullcontext():
+                yield vae
+        finally:
+            move_out(vae)
+
+    def picture(self, item: SampleItem, vae: nn.Module) -> Image:
+        """Draw one preview."""
         if item.seed < 0:
             item = item.model_copy(update={"seed": secrets.randbelow(2**31)})
         text = {
             name: put(tensor, self.device, self.dtype) for name, tensor in self.texts[item.prompt].items()
         }
         with torch.no_grad(), self.trainee.strength(item.network_multiplier):
-            picture = self.family.preview(self.trainee.transformer, vae, self.source, item, text)
-        target = self.folder.sample(step, index, self.process.sample.format)
-        write_atomically(target, lambda path: _save(picture, path, self.process.sample.format))
-        return target
+            return self.family.preview(self.trainee.transformer, vae, self.source, item, text)
 
 
 def _save(picture: Image, path: Path, extension: str) -> None:

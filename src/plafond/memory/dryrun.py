@@ -1,0 +1,350 @@
+"""The dry run: every phase of a job, by the code that trains, on tensors without data.
+
+`Rehearsal` builds the job's models on the ``meta`` device and sends them through the same functions that a run calls:
+the LoRA's injection, the optimizer, the step, the average, the family's text encoding, image encoding and preview.
+What each allocates is written down by a ledger. A transformer is built with four blocks of each kind and its trace
+lengthened (`plafond.memory.depth`); when its blocks turn out not to be alike, it is built in full.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plafond.data.batches import Batch, Item
+from plafond.data.buckets import Bucket
+from plafond.data.folder import Picture
+from plafond.families._contract import Family, TextEmbedding
+from plafond.job.dataset import DatasetConfig
+from plafond.job.sample import SampleItem
+from plafond.job.schema import ProcessConfig
+from plafond.memory.depth import SHALLOW, NotUniform, deepen
+from plafond.memory.kernels import Target, chosen_kernels
+from plafond.memory.meta import MetaLedger
+from plafond.memory.residence import counting, host_memory, label, move_in, put
+from plafond.memory.trace import GRANULE, Trace
+from plafond.model.checkpoint import Source
+from plafond.training.ema import Ema
+from plafond.training.export import DTYPES
+from plafond.training.feed import caches_text, stack
+from plafond.training.optim import make_optimizer
+from plafond.training.preview import Previewer
+from plafond.training.run_folder import RunFolder
+from plafond.training.step import MicroBatch, Stepper
+from plafond.training.trainee import Trainee, make_trainee
+
+META = torch.device("meta")
+STEPS = 2
+"""The optimizer's state appears at the end of the first step, so the second one peaks higher."""
+MICROS = 2
+"""Micro-batches of a step that are traced: a third one finds and leaves what the second one does."""
+PREVIEW_STEPS = 2
+"""Denoising steps that are traced of a preview."""
+SMALL = 64
+"""Side in pixels of the bucket on which the optimizer's state is made before a preview."""
+
+
+class Rehearsal:
+    """The phases of one process of a job on one kind of device.
+
+    Each method returns the trace of one phase, which starts with what is on the device when the phase begins.
+
+    Args:
+        process: the job's process.
+        family: its model's family.
+        source: where the model's configurations are.
+        target: the device that is predicted.
+        granule: sizes are rounded up to multiples of it.
+        full_depth: build every block instead of lengthening the trace; for tests.
+        device: ``meta``; a real one runs the same phases for real, to compare.
+    """
+
+    def __init__(
+        self,
+        process: ProcessConfig,
+        family: Family,
+        source: Source,
+        target: Target,
+        *,
+        granule: int = GRANULE,
+        full_depth: bool = False,
+        device: torch.device = META,
+    ):
+        self.process, self.family, self.source, self.target = process, family, source, target
+        self.granule, self.full_depth, self.device = granule, full_depth, device
+        self.dtype = DTYPES[process.train.dtype]
+        self.config = source.config("transformer")
+
+    # ------------------------------------------------------------------------------------------------ phases
+
+    def load(self) -> Trace:
+        """The transformer arrives, beside text encoders that stay."""
+
+        def phase(ledger: MetaLedger, stage: _Stage) -> None:
+            ledger.mark()
+            ledger.stage = "loading"
+            stage.load()
+
+        return self._deep(phase)
+
+    def encode_text(self) -> Trace:
+        """The text encoders arrive and encode one prompt."""
+        with self._ledger() as ledger:
+            ledger.mark()
+            encoders = self._encoders(ledger)
+            ledger.stage = "encoding text"
+            embedding = self.family.encode_text(encoders, ["a photo"])
+            del embedding, encoders
+            return ledger.trace
+
+    def cache_latents(self, bucket: Bucket) -> Trace:
+        """The autoencoder arrives and encodes one picture."""
+        with self._ledger() as ledger:
+            ledger.mark()
+            vae = self._vae(ledger)
+            ledger.stage = "encoding pictures"
+            with host_memory():
+                pixels = _unfilled(1, 3, bucket.height, bucket.width)
+            latents = self.family.encode_image(vae, put(pixels, self.device, self.dtype))
+            del latents, vae
+            return ledger.trace
+
+    def train(self, bucket: Bucket, batch: int) -> Trace:
+        """Two steps on batches of one shape."""
+        shape = self._latent_shape(bucket)
+
+        def phase(ledger: MetaLedger, stage: _Stage) -> None:
+            stage.load()
+            ledger.stage = "update"
+            ledger.mark()
+            for step in range(1, STEPS + 1):
+                stage.step(step, shape, bucket, batch)
+
+        return self._deep(phase)
+
+    def preview(self, item: SampleItem) -> Trace:
+        """One preview, while all that training needs stays."""
+        small = Bucket(SMALL, SMALL)
+        shape = self._latent_shape(small)
+
+        def phase(ledger: MetaLedger, stage: _Stage) -> None:
+            stage.load()
+            stage.step(1, shape, small, 1)
+            ledger.stage = "preview"
+            ledger.mark()
+            stage.preview(item.model_copy(update={"sample_steps": min(PREVIEW_STEPS, item.sample_steps)}))
+
+        return self._deep(phase)
+
+    def save(self) -> Trace:
+        """The weights are copied to main memory, the averages in their place if there are any."""
+        small = Bucket(SMALL, SMALL)
+        shape = self._latent_shape(small)
+
+        def phase(ledger: MetaLedger, stage: _Stage) -> None:
+            stage.load()
+            stage.step(1, shape, small, 1)
+            ledger.mark()
+            ledger.stage = "saving"
+            stage.save()
+
+        return self._deep(phase)
+
+    # ------------------------------------------------------------------------------------------------ parts
+
+    @contextmanager
+    def _ledger(self) -> Iterator[MetaLedger]:
+        gc.collect()
+        ledger = MetaLedger(self.target, granule=self.granule)
+        with chosen_kernels(self.target), counting(ledger):
+            yield ledger
+
+    def _deep(self, phase: Callable[[MetaLedger, _Stage], None]) -> Trace:
+        depths = {group: int(self.config[key]) for group, key in self.family.depth.items()}
+        longer = {group: depth for group, depth in depths.items() if depth > SHALLOW}
+        if self.full_depth or not longer:
+            return self._play(phase, self.config)
+        shallow = {self.family.depth[group]: SHALLOW for group in longer}
+        try:
+            return deepen(self._play(phase, {**self.config, **shallow}), longer)
+        except NotUniform:
+            return self._play(phase, self.config)
+
+    def _play(self, phase: Callable[[MetaLedger, _Stage], None], config: dict[str, Any]) -> Trace:
+        with self._ledger() as ledger:
+            stage = _Stage(self, ledger, config)
+            phase(ledger, stage)
+            stage.close()
+            return ledger.trace
+
+    def build(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """A frozen module on meta, in the run's dtype and in main memory."""
+        with host_memory(), self.device:
+            module = make()
+            kept = list(getattr(module, "_keep_in_fp32_modules", None) or [])
+            for name, parameter in module.named_parameters():
+                exact = self.dtype == torch.float16 and any(part in name.split(".") for part in kept)
+                parameter.data = parameter.data.to(torch.float32 if exact else self.dtype)
+            for buffer in module.buffers():
+                if buffer.is_floating_point():
+                    buffer.data = buffer.data.to(self.dtype)
+        return module.requires_grad_(False)
+
+    def _vae(self, ledger: MetaLedger) -> nn.Module:
+        vae = self.build(lambda: self.family.build_vae(self.source))
+        ledger.stage = "loading the VAE"
+        return move_in(vae, self.device)
+
+    def _encoders(self, ledger: MetaLedger) -> Any:
+        ledger.stage = "loading the text encoders"
+        for module in self.family.text_modules(self.encoders):
+            move_in(module, self.device)
+        return self.encoders
+
+    @cached_property
+    def encoders(self) -> Any:
+        """The text encoders in main memory."""
+        with host_memory(), self.device:
+            encoders = self.family.build_text_encoders(self.source)
+        for module in self.family.text_modules(encoders):
+            self.build(lambda module=module: module)  # type: ignore[misc]
+        return encoders
+
+    @cached_property
+    def text_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each tensor of one prompt's embedding."""
+        with self._ledger(), host_memory():
+            (embedding,) = self.family.encode_text(self.encoders, ["a photo"])
+        return {name: tuple(tensor.shape) for name, tensor in embedding.items()}
+
+    def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
+        """(C, h, w) of a picture of this bucket, as the autoencoder makes it."""
+        vae = self.build(lambda: self.family.build_vae(self.source))
+        with self._ledger(), host_memory():
+            pixels = torch.empty(1, 3, bucket.height, bucket.width, device=self.device, dtype=self.dtype)
+            return tuple(self.family.encode_image(vae, pixels).shape[1:])
+
+
+class _Stage:
+    """A run's state in a dry run: what `plafond.training.loop.Run` builds."""
+
+    def __init__(self, rehearsal: Rehearsal, ledger: MetaLedger, config: dict[str, Any]):
+        self.rehearsal, self.ledger = rehearsal, ledger
+        self.process, self.family = rehearsal.process, rehearsal.family
+        self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
+        self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
+        with host_memory():
+            transformer = rehearsal.build(lambda: self.family.build_transformer(config))
+            self.trainee: Trainee = make_trainee(transformer, self.family, _without_files(self.process))
+        self._undo = ledger.watch(transformer)
+        ledger.watch_gradients(self.trainee.parameters.values())
+
+    def load(self) -> None:
+        move_in(self.trainee.transformer, self.rehearsal.device)
+        label(self.trainee.parameters.values(), "lora")
+        settings = self.process.train
+        self.optimizer = make_optimizer(self.trainee.parameters.values(), settings)
+        if self.rehearsal.target.is_cuda:
+            _for_each(self.optimizer)
+        ema = settings.ema_config
+        self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
+        label(self.ema.averages.values() if self.ema else (), "optimizer")
+        self.stepper = Stepper(
+            self.trainee, self.family, self.process, self.rehearsal.device, self.rehearsal.dtype
+        )
+
+    def step(self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int) -> None:
+        """What the loop does for one step."""
+        count = min(MICROS, self.process.train.gradient_accumulation)
+        items = tuple(_item(self.process, bucket) for _ in range(size))
+        micros = []
+        for index in range(count):
+            with host_memory():
+                latents = _unfilled(size, *shape, dtype=self.rehearsal.dtype)
+            batch = Batch(index, 0, bucket, items)
+            text = self._text(size)
+            micros.append(
+                MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
+            )
+        self.stepper.run(micros, self.optimizer)
+        label(_state(self.optimizer), "optimizer")
+        if self.ema is not None:
+            self.ema.update()
+
+    def _text(self, size: int) -> TextEmbedding:
+        if self.live_text:
+            return stack(self.family.encode_text(self.encoders, ["a photo"] * size))
+        with host_memory():
+            return {
+                name: _unfilled(size, *shape, dtype=self.rehearsal.dtype)
+                for name, shape in self.rehearsal.text_shapes.items()
+            }
+
+    def preview(self, item: SampleItem) -> None:
+        """One preview."""
+        texts = {
+            name: _unfilled(*shape, dtype=self.rehearsal.dtype)
+            for name, shape in self.rehearsal.text_shapes.items()
+        }
+        previewer = Previewer(
+            self.trainee,
+            self.family,
+            self.process,
+            self.rehearsal.source,
+            lambda: self.rehearsal.build(lambda: self.family.build_vae(self.rehearsal.source)),
+            {item.prompt: texts},
+            RunFolder(self.process.training_folder, "dry run"),
+            self.rehearsal.device,
+            self.rehearsal.dtype,
+        )
+        with previewer.ready(self.ema) as vae:
+            previewer.picture(item, vae)
+
+    def save(self) -> None:
+        """What the loop copies when it saves."""
+        with self.ema.applied() if self.ema is not None else nullcontext():
+            self.trainee.weights()
+
+    def close(self) -> None:
+        for undo in self._undo:
+            undo()
+
+
+def _unfilled(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A CPU tensor of any size that takes no memory."""
+    return torch.zeros((), dtype=dtype).expand(shape)
+
+
+def _item(process: ProcessConfig, bucket: Bucket) -> Item:
+    config = process.datasets[0] if process.datasets else DatasetConfig(folder_path=".")
+    here = Path()
+    picture = Picture(here, "picture", here, bucket.width, bucket.height, "", None, 1, 0)
+    return Item(picture, config, bucket.width, bucket)
+
+
+def _without_files(process: ProcessConfig) -> ProcessConfig:
+    """The process without a LoRA file to start from: its weights have no data here."""
+    if process.network is None or not process.network.pretrained_lora_path:
+        return process
+    network = process.network.model_copy(update={"pretrained_lora_path": None})
+    return process.model_copy(update={"network": network})
+
+
+def _for_each(optimizer: torch.optim.Optimizer) -> None:
+    """On CUDA torch's optimizers work on lists of parameters by default; on meta they have to be told."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+def _state(optimizer: Any) -> Iterator[Tensor]:
+    for inner in getattr(optimizer, "inner", [optimizer]):
+        for state in inner.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
