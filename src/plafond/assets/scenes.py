@@ -128,21 +128,25 @@ def _place_words(place: str, rng: random.Random) -> str:
     return rng.choice(side).format(place)
 
 
+def _with_article(words: str) -> str:
+    return f"an {words}" if words.startswith("o") else f"a {words}"
+
+
 def _background_words(scene: Scene, rng: random.Random) -> str:
     colour, pattern = scene.background, scene.pattern
+    backdrop = f"{colour} background"
     if pattern == "plain":
-        return rng.choice((f"{colour} background", f"on a {colour} background", f"plain {colour} background"))
+        return rng.choice((backdrop, f"on {_with_article(backdrop)}", f"plain {backdrop}"))
     if pattern == "gradient":
-        return rng.choice((f"{colour} gradient background", f"on a {colour} gradient"))
-    return rng.choice((f"{colour} {pattern} background", f"on a {pattern} {colour} background"))
+        return rng.choice((f"{colour} gradient background", f"on {_with_article(colour)} gradient"))
+    return rng.choice((f"{colour} {pattern} background", f"on a {pattern} {backdrop}"))
 
 
 def caption(scene: Scene, rng: random.Random) -> str:
     """A short English caption of ``scene``; ``rng`` picks the wording."""
     things = []
     for item in scene.objects:
-        article = "an" if item.colour[0] == "o" else "a"
-        things.append(f"{article} {item.colour} {item.kind} {_place_words(item.place, rng)}")
+        things.append(f"{_with_article(item.colour)} {item.kind} {_place_words(item.place, rng)}")
     return f"{' and '.join(things)}, {_background_words(scene, rng)}"
 
 

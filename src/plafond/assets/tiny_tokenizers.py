@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import CLIPTokenizer, PreTrainedTokenizerFast
 
 from plafond.assets import scenes
 
 T5_LENGTH = 32
 CLIP_LENGTH = 32
+END = "</w>"
 
 COMMON_WORDS = """
 a about above across after again against all along also among an and animal another any apple arch arm around
@@ -68,29 +71,38 @@ def vocabulary_words() -> list[str]:
     return sorted(words)
 
 
-def _clip_backend() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges of a byte-level BPE in which every vocabulary word ends as one token."""
-    tokenizer = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+@lru_cache(maxsize=1)
+def _byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges of a byte-level BPE in which every vocabulary word ends as one token.
+
+    Merges join the commonest pair, the lowest ids first among equals. (The trainer of the tokenizers library
+    breaks ties differently from one run to the next, which would give a trained model other ids.)
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=100_000,
-        min_frequency=1,
-        initial_alphabet=alphabet,
-        end_of_word_suffix="</w>",
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(vocabulary_words(), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    merges = [(left, right) for left, right in model["merges"]]
-    tokens = alphabet + [letter + "</w>" for letter in alphabet] + [left + right for left, right in merges]
-    tokens += ["<|startoftext|>", "<|endoftext|>"]
-    return {token: index for index, token in enumerate(dict.fromkeys(tokens))}, merges
+    ids = {token: index for index, token in enumerate(alphabet + [letter + END for letter in alphabet])}
+    spelt = [[*word[:-1], word[-1] + END] for word in vocabulary_words()]
+    merges: list[tuple[str, str]] = []
+    while True:
+        counts = Counter(pair for word in spelt for pair in pairwise(word))
+        if not counts:
+            break
+        left, right = min(counts, key=lambda pair: (-counts[pair], ids[pair[0]], ids[pair[1]]))
+        merges.append((left, right))
+        ids.setdefault(left + right, len(ids))
+        for word in spelt:
+            k = 0
+            while k < len(word) - 1:
+                if (word[k], word[k + 1]) == (left, right):
+                    word[k : k + 2] = [left + right]
+                k += 1
+    for token in ("<|startoftext|>", "<|endoftext|>"):
+        ids[token] = len(ids)
+    return ids, merges
 
 
 def build_clip_tokenizer() -> CLIPTokenizer:
     """CLIP tokenizer of 32 tokens at most; any text is spelt out in bytes where no word matches."""
-    vocab, merges = _clip_backend()
+    vocab, merges = _byte_pairs()
     return CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=CLIP_LENGTH)
 
 
@@ -103,8 +115,8 @@ def build_t5_tokenizer() -> PreTrainedTokenizerFast:
     pieces.update({f"<0x{byte:02X}>": 0.0 for byte in range(256)})
     pieces.update({f"▁{word}": -8.0 for word in vocabulary_words()})
     # Pieces of words spell unknown ones in fewer tokens than letters do, and cost more than a whole word.
-    for left, right in _clip_backend()[1]:
-        piece = (left + right).removesuffix("</w>")
+    for left, right in _byte_pairs()[1]:
+        piece = (left + right).removesuffix(END)
         if piece.isascii() and 1 < len(piece) < 5:
             pieces.setdefault(piece, -9.0)
     pieces.update({chr(code): -10.0 for code in range(33, 127) if chr(code).lower() == chr(code)})
