@@ -42,17 +42,19 @@ def load_job(
     return read(Path(path), name=name, overrides=overrides, strict=strict)
 
 
-def train(job: Job, *, device: str = "auto", fresh: bool = False) -> list[Result]:
+def train(job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int | None = None) -> list[Result]:
     """Run every process of a job, or continue what was started.
 
     Args:
         job: as `load_job` returns it.
         device: ``auto``, ``cuda``, ``cuda:N`` or ``cpu``.
         fresh: set an earlier run of that name aside instead of continuing it.
+        ceiling: most bytes that tensors may take on the device. On the CPU this is a virtual GPU; an allocation
+            above it raises ``torch.OutOfMemoryError``, as on CUDA.
 
     Returns:
         One result per process.
     """
     from plafond.training.start import run_job
 
-    return run_job(job, device=device, fresh=fresh)
+    return run_job(job, device=device, fresh=fresh, ceiling=ceiling)

@@ -38,7 +38,7 @@ from plafond.training.optim import make_optimizer
 from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder
 from plafond.training.step import MicroBatch, Stepper
-from plafond.training.trainee import Trainee, make_trainee
+from plafond.training.trainee import Trainee, make_trainee, state_tensors
 
 META = torch.device("meta")
 STEPS = 2
@@ -274,7 +274,7 @@ class _Stage:
                 MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
             )
         self.stepper.run(micros, self.optimizer)
-        label(_state(self.optimizer), "optimizer")
+        label(state_tensors(self.optimizer), "optimizer")
         if self.ema is not None:
             self.ema.update()
 
@@ -342,9 +342,3 @@ def _for_each(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
-
-
-def _state(optimizer: Any) -> Iterator[Tensor]:
-    for inner in getattr(optimizer, "inner", [optimizer]):
-        for state in inner.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))

@@ -97,6 +97,17 @@ def label(tensors: Iterable[Tensor], kind: str) -> None:
             ledger.label(chosen, kind)
 
 
+def settle(tensors: Iterable[Tensor], kind: str) -> None:
+    """Count tensors that a library has put on the device, such as a restored optimizer's state.
+
+    Scalars stay out: optimizers keep their step counters in main memory.
+    """
+    if _ledgers:
+        chosen = [tensor for tensor in tensors if tensor.dim() > 0]
+        for ledger in _ledgers:
+            ledger.adopt(chosen, kind)
+
+
 def enter(phase: str) -> None:
     """Say what begins now, for the moment in an out-of-memory message."""
     for ledger in _ledgers:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ from plafond.errors import Interrupted, NonFiniteError
 from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
-from plafond.memory.residence import enter, host_memory, label, move_in
+from plafond.memory.residence import enter, host_memory, label, move_in, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
+from plafond.training.budget import Budget, Gauge, spending
 from plafond.training.chatter import to_log
 from plafond.training.checkpoint import Checkpoints, Identity
 from plafond.training.ema import Ema
@@ -28,7 +31,7 @@ from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder, remove, write_atomically
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
-from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state
+from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state, state_tensors
 
 NON_FINITE_LIMIT = 10
 """So many steps in a row with a non-finite loss or gradient end the run."""
@@ -48,7 +51,14 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
-def train(job: Job, process: ProcessConfig, *, device: torch.device, fresh: bool = False) -> Result:
+def train(
+    job: Job,
+    process: ProcessConfig,
+    *,
+    device: torch.device,
+    fresh: bool = False,
+    budget: Budget | None = None,
+) -> Result:
     """Run one process of a job to its end, or continue where it stopped.
 
     Raises:
@@ -62,8 +72,11 @@ def train(job: Job, process: ProcessConfig, *, device: torch.device, fresh: bool
         if aside is not None:
             terminal.note(f"the earlier run is kept at {aside}")
         write_job(job, process, folder)
-        prepared = prepare(process, family, device=device, terminal=terminal)
-        return Run(job, process, family, folder, prepared, device, terminal, stop).go()
+        budget = budget or Budget()
+        with spending(budget, device) as gauge:
+            prepared = prepare(process, family, device=device, terminal=terminal)
+            run = Run(job, process, family, folder, prepared, device, terminal, stop, budget, gauge)
+            return run.go()
 
 
 @dataclass
@@ -87,6 +100,8 @@ class Run:
     device: torch.device
     terminal: Terminal
     stop: StopSignal
+    budget: Budget
+    gauge: Gauge
     progress: Progress = field(default_factory=Progress)
 
     def go(self) -> Result:
@@ -107,7 +122,8 @@ class Run:
             started = time.monotonic()
             # ------------------------------------------------------------------ one step
             micros = self.feed.micros(self.progress.step + 1)
-            outcome = self.stepper.run(micros, self.optimizer)
+            with self._naming_the_place(micros):
+                outcome = self.stepper.run(micros, self.optimizer)
             schedule.step()
             if outcome.applied and self.ema is not None:
                 self.ema.update()
@@ -161,7 +177,8 @@ class Run:
         )
 
     def _resume(self) -> None:
-        state, damaged = self.checkpoints.load_newest(self.identity)
+        with host_memory():
+            state, damaged = self.checkpoints.load_newest(self.identity)
         for sentence in damaged:
             self.terminal.warn(f"{sentence}; the one before it is used")
         if state is None:
@@ -169,6 +186,7 @@ class Run:
             return
         self.trainee.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
+        settle(state_tensors(self.optimizer), "optimizer")
         if self.ema is not None:
             self.ema.load(state["ema"] or state["weights"])
         self.progress = Progress(**state["progress"])
@@ -195,6 +213,8 @@ class Run:
             "grad_norm": outcome.grad_norm,
             "seconds": round(time.monotonic() - started, 4),
             "bucket": str(micros[0].batch.bucket),
+            "allocated_peak": self.gauge.read(),
+            "predicted_peak": self.budget.predicted.get(str(micros[0].batch.bucket)),
             "applied": outcome.applied,
         }
         if outcome.applied:
@@ -217,6 +237,18 @@ class Run:
                 f" {self.progress.step}; the state is saved in {self.folder.path}; try a lower train.lr, or"
                 " train.dtype float32"
             )
+
+    @contextmanager
+    def _naming_the_place(self, micros: list[MicroBatch]) -> Iterator[None]:
+        """Say in an out-of-memory error which step and batch it met."""
+        self.gauge.read()
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            batch = micros[0].batch
+            step = self.progress.step + 1
+            error.add_note(f"at step {step}, on a batch of {len(batch.items)} at {batch.bucket}")
+            raise
 
     def _leave_if_asked(self) -> None:
         if self.stop.requested:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -11,16 +11,25 @@ from plafond.errors import JobError, UsageError
 from plafond.families import family_for
 from plafond.job.folders import missing_folders
 from plafond.job.schema import Job
+from plafond.training.budget import Budget
 from plafond.training.loop import Result, train
 
 
-def run_job(job: Job, *, device: str = "auto", fresh: bool = False) -> list[Result]:
+def run_job(
+    job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int | None = None
+) -> list[Result]:
     """Run every process of a job; see `plafond.train`."""
-    return list(run_each(job, device=device, fresh=fresh))
+    budgets = [Budget(ceiling=ceiling)] * len(job.processes)
+    return list(run_each(job, device=device, fresh=fresh, budgets=budgets))
 
 
-def run_each(job: Job, *, device: str = "auto", fresh: bool = False) -> Iterator[Result]:
-    """Check the whole job first, then run its processes one after the other, yielding each result."""
+def run_each(
+    job: Job, *, device: str = "auto", fresh: bool = False, budgets: Sequence[Budget] = ()
+) -> Iterator[Result]:
+    """Check the whole job first, then run its processes one after the other, yielding each result.
+
+    `budgets` holds one for each process; without them nothing limits the device but itself.
+    """
     for error in missing_folders(job):
         raise error
     chosen = choose_device(device)
@@ -29,7 +38,8 @@ def run_each(job: Job, *, device: str = "auto", fresh: bool = False) -> Iterator
             family_for(process.model.arch)
     for index, process in enumerate(job.processes):
         with _placed(job, index):
-            result = train(job, process, device=chosen, fresh=fresh)
+            budget = budgets[index] if budgets else None
+            result = train(job, process, device=chosen, fresh=fresh, budget=budget)
         yield result
 
 

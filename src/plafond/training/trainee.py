@@ -133,6 +133,13 @@ def load_lora_file(network: LoraNetwork, path: Path) -> None:
     network.load_state_dict(state)
 
 
+def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """The tensors that an optimizer keeps from step to step."""
+    for inner in getattr(optimizer, "inner", [optimizer]):
+        for state in inner.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's state with its tensors on the CPU, fit for `torch.save` and a weights-only load."""
     with host_memory():

@@ -1,0 +1,137 @@
+"""The virtual GPU: real runs under a ceiling, and what the plan says of them beforehand."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import plafond
+from conftest import JobMaker
+from plafond.memory.gpus import Ceiling
+from plafond.memory.residence import counting
+from plafond.memory.virtual import VirtualGpu, shown
+from plafond.plan.forecast import Forecaster, Plan
+from plafond.training.run_folder import RunFolder
+from runs import assert_same_weights, folder_of
+
+
+def plan_of(job: Path, ceiling: int = 2**40, *overrides: str) -> Plan:
+    (process,) = plafond.load_job(job, overrides=overrides).processes
+    return Forecaster(process, Ceiling(ceiling, 0, "test", None), virtual=True).plan()
+
+
+def run(job: Path, ceiling: int | None, *overrides: str, fresh: bool = True) -> RunFolder:
+    plafond.train(plafond.load_job(job, overrides=overrides), device="cpu", fresh=fresh, ceiling=ceiling)
+    return folder_of(job)
+
+
+def completes(job: Path, ceiling: int, *overrides: str) -> bool:
+    try:
+        run(job, ceiling, *overrides)
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def test_the_message_is_cudas() -> None:
+    with (
+        counting(VirtualGpu(10 * 2**20)),
+        pytest.raises(
+            torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate 8\.00 MiB\. GPU 0 has"
+        ),
+    ):
+        kept = [torch.empty(2**21) for _ in range(2)]
+        del kept
+
+
+def test_exactly_the_ceiling_is_allowed() -> None:
+    with counting(VirtualGpu(2 * 2**20)) as gpu:
+        kept = [torch.empty(2**18) for _ in range(2)]
+        assert gpu.live == 2 * 2**20
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(1)
+        del kept
+
+
+@pytest.mark.parametrize(("size", "text"), [(512, "512 bytes"), (1536, "1.50 KiB"), (2**31, "2.00 GiB")])
+def test_sizes_are_written_as_cuda_does(size: int, text: str) -> None:
+    assert shown(size) == text
+
+
+def test_a_counted_run_trains_the_same_weights(make_job: JobMaker) -> None:
+    one, two = make_job("plain"), make_job("counted")
+    run(one, None)
+    run(two, 2**30)
+    assert_same_weights(folder_of(one).final, folder_of(two).final)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("train.gradient_checkpointing=false",),
+        (
+            "train.gradient_checkpointing=true",
+            "train.gradient_accumulation=2",
+            "train.ema_config.use_ema=true",
+        ),
+        ("train.cache_text_embeddings=false", "train.dtype=bf16"),
+        ("train.optimizer=adamw8bit", "network.linear=64", "train.disable_sampling=false"),
+        ("train.optimizer=adafactor", "datasets.0.resolution=[64, 96]"),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_the_plan_is_exact(make_job: JobMaker, overrides: tuple[str, ...]) -> None:
+    job = make_job(train={"steps": 6})
+    plan = plan_of(job, 2**40, *overrides)
+    predicted = {
+        str(phase.bucket): phase.summary.allocated_bytes for phase in plan.phases if phase.phase == "train"
+    }
+    measured: dict[str, int] = {}
+    for row in run(job, 2**40, *overrides).read_metrics():
+        measured[row["bucket"]] = max(measured.get(row["bucket"], 0), row["allocated_peak"])
+    assert measured.keys() == predicted.keys()
+    assert all(measured[bucket] <= predicted[bucket] for bucket in measured)
+    # a batch may have been smaller than the largest of its bucket, but not that of the peak
+    assert max(predicted.values()) - max(measured.values()) <= 4096
+    assert completes(job, plan.peak.device_bytes, *overrides)
+    assert not completes(job, plan.peak.device_bytes - 8192, *overrides)
+
+
+def test_a_continued_run_is_counted_in_full(make_job: JobMaker) -> None:
+    job = make_job(train={"steps": 4})
+    folder = run(job, 2**30)
+    before = folder.read_metrics()[-1]["allocated_peak"]
+    again = run(job, 2**30, "train.steps=8", fresh=False).read_metrics()[-1]
+    assert again["step"] == 8
+    assert abs(again["allocated_peak"] - before) <= 2048
+
+
+def test_the_error_names_step_bucket_and_moment(make_job: JobMaker) -> None:
+    job = make_job()
+    plan = plan_of(job)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        run(job, plan.peak.device_bytes - 8192)
+    assert plan.peak.phase == "train"
+    (note,) = caught.value.__notes__
+    assert re.fullmatch("at step [12], on a batch of 2 at 64x64", note)
+    assert "virtual GPU on the CPU; in " in str(caught.value)
+
+
+def test_verdicts_hold(make_job: JobMaker) -> None:
+    """Twelve draws: the plan says *fits* exactly when the run completes (`bench/verdicts.py` has 60)."""
+    dice = random.Random(0)
+    job = make_job(train={"steps": 3})
+    for _ in range(12):
+        overrides = (
+            f"train.gradient_checkpointing={dice.choice(['true', 'false'])}",
+            f"train.batch_size={dice.choice([1, 2, 4])}",
+            f"datasets.0.resolution={dice.choice([[64], [96], [64, 96]])}",
+        )
+        peak = plan_of(job, 2**40, *overrides).peak.device_bytes
+        ceiling = round(peak * dice.uniform(0.9, 1.1))
+        verdict = plan_of(job, ceiling, *overrides).verdict
+        assert (verdict != "oom") == completes(job, ceiling, *overrides), (overrides, ceiling, peak)
