@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,41 @@ def test_verdicts_hold(make_job: JobMaker) -> None:
         ceiling = round(peak * dice.uniform(0.9, 1.1))
         verdict = plan_of(job, ceiling, *overrides).verdict
         assert (verdict != "oom") == completes(job, ceiling, *overrides), (overrides, ceiling, peak)
+
+
+def cli(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", "from plafond.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_train_plans_first_refuses_and_can_be_forced(make_job: JobMaker) -> None:
+    job = make_job(train={"gradient_checkpointing": False})
+    off = plan_of(job).peak.device_bytes
+    on = plan_of(job, 2**40, "train.gradient_checkpointing=true").peak.device_bytes
+    ceiling = f"{(on + off) // 2}"
+    command = ("train", str(job), "--device", "cpu", "--vram", ceiling)
+
+    code, _, stderr = cli(*command)
+    assert code == 3, stderr
+    assert "Does not fit: train at 64x64 needs " in stderr
+    assert "checkpointing_on" in stderr and "Nothing was run; --force runs it all the same." in stderr
+    assert not folder_of(job).path.exists()
+
+    code, _, stderr = cli(*command, "--force")
+    assert code == 4, stderr
+    assert (
+        "out of memory at step 1, on a batch of 2 at 64x64: CUDA out of memory. Tried to allocate" in stderr
+    )
+    assert "Traceback" not in stderr
+
+    code, _, stderr = cli(*command, "--set", "train.gradient_checkpointing=true")
+    assert code == 0, stderr
+    assert "micro: Fits: the peak is " in stderr
+    rows = folder_of(job).read_metrics()
+    assert len(rows) == 6
+    assert all(0 < row["allocated_peak"] <= row["predicted_peak"] for row in rows)

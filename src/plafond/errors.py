@@ -10,6 +10,8 @@ The tree::
     │   └── ResumeMismatch      exit code 2   the saved run and the job file disagree
     ├── NonFiniteError          exit code 1   loss or gradients stayed non-finite
     ├── OutOfSpaceError         exit code 1   the disk is full
+    ├── DoesNotFitError         exit code 3   the plan says that the job takes more than the ceiling
+    ├── DeviceMemoryError       exit code 4   the device ran out of memory
     └── Interrupted             exit code 130 the user stopped the run; its state is saved
 
 A message is one sentence that names the place (file, line, key), what was found and the nearest valid thing; it
@@ -78,6 +80,18 @@ class NonFiniteError(PlafondError):
 
 class OutOfSpaceError(PlafondError):
     """The disk is full; the last complete save is intact."""
+
+
+class DoesNotFitError(PlafondError):
+    """The plan says that the job takes more than the ceiling."""
+
+    exit_code = 3
+
+
+class DeviceMemoryError(PlafondError):
+    """The device ran out of memory while the job was running, and there is no leaner way to run it."""
+
+    exit_code = 4
 
 
 class Interrupted(PlafondError):

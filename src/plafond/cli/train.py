@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import plafond
+from plafond.errors import DeviceMemoryError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plafond.job.schema import Job
     from plafond.training.loop import Result
 
 
@@ -24,6 +28,18 @@ def train(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run instead of the file's.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    vram: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="A ceiling, as 24GB; with --device cpu a virtual GPU of that size."
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help='The ceiling of a card, as "RTX 4090".')
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train even when the plan says that it does not fit.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start anew; an earlier run is set aside, not deleted.")
     ] = False,
@@ -37,14 +53,39 @@ def train(
             typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
     results: list[Result] = []
     for job in loaded:
-        from plafond.training.start import run_each
-
-        for result in run_each(job, device=device, fresh=fresh):
+        for result in _run(job, device=device, fresh=fresh, vram=vram, gpu=gpu, force=force):
             results.append(result)
             if not json_:
                 typer.echo(summary(result))
     if json_:
         typer.echo(json.dumps({"schema": 1, "runs": [as_json(result) for result in results]}, indent=1))
+
+
+def _run(
+    job: Job, *, device: str, fresh: bool, vram: str | None, gpu: str | None, force: bool
+) -> Iterator[Result]:
+    """Plan the job where there is a ceiling, then run it.
+
+    Raises:
+        DoesNotFitError: the plan says so, and `force` is not set.
+        DeviceMemoryError: the device's memory was not enough.
+    """
+    from torch import OutOfMemoryError
+
+    from plafond.plan.before import budgets_of
+    from plafond.training.start import choose_device, run_each
+
+    chosen = choose_device(device)
+    budgets = budgets_of(
+        job, chosen, vram=vram, gpu=gpu, force=force, say=lambda text: typer.echo(text, err=True)
+    )
+    try:
+        yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets)
+    except OutOfMemoryError as error:
+        place = "".join(f" {note}:" for note in getattr(error, "__notes__", ()))
+        raise DeviceMemoryError(
+            f"out of memory{place} {error} What was saved is intact; `plafond plan` shows what to change."
+        ) from error
 
 
 def summary(result: Result) -> str:

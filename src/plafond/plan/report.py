@@ -39,7 +39,7 @@ def text(job: Job, plan: Plan, found: Sequence[Remedy], warnings: Sequence[str])
     """The whole report, at most 100 columns wide, without colours."""
     lines = [f"{job.name}: {plan.process.model.name_or_path}, ceiling {plan.ceiling.description}"]
     lines += [f"note: {warning}" for warning in warnings]
-    lines += ["", *_table(plan), "", _sentence(plan)]
+    lines += ["", *_table(plan), "", sentence(plan)]
     if found:
         lines += ["", "What to change, cheapest first (each planned anew, alone):"]
         lines += [line for remedy in found for line in _remedy(remedy)]
@@ -64,7 +64,8 @@ def _table(plan: Plan) -> list[str]:
     return rows
 
 
-def _sentence(plan: Plan) -> str:
+def sentence(plan: Plan) -> str:
+    """The verdict in one sentence."""
     peak = plan.peak
     place = NAMES[peak.phase] + (f" at {peak.bucket}" if peak.bucket else "")
     if plan.verdict == "oom":

@@ -1,0 +1,80 @@
+"""Planning before training: refuse what cannot fit, say one line when it does, hand the numbers to the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from plafond.errors import DoesNotFitError
+from plafond.job.folders import missing_folders
+from plafond.memory.gpus import Ceiling, context_overhead
+from plafond.plan.forecast import Forecaster, Plan
+from plafond.plan.remedies import remedies
+from plafond.plan.report import gib, sentence, text
+from plafond.plan.terminal import announced, ceiling_of
+from plafond.training.budget import Budget
+
+if TYPE_CHECKING:
+    from plafond.job.schema import Job
+
+
+def budgets_of(
+    job: Job,
+    device: torch.device,
+    *,
+    vram: str | None,
+    gpu: str | None,
+    force: bool,
+    say: Callable[[str], None],
+) -> list[Budget]:
+    """Plan every process and return what each may take; empty when nothing limits the device.
+
+    Args:
+        job: what will be run.
+        device: where.
+        vram: ``--vram``; on the CPU the size of a virtual GPU.
+        gpu: ``--gpu``.
+        force: go on although the plan says that the job does not fit.
+        say: told one line about each process that is going to run.
+
+    Raises:
+        DoesNotFitError: with the whole report, unless `force`.
+        UsageError: the ceiling cannot be read.
+    """
+    virtual = device.type == "cpu"
+    if virtual and vram is None and gpu is None:
+        return []
+    for error in missing_folders(job):
+        raise error
+    ceiling = ceiling_of(vram, gpu, virtual=virtual) if vram or gpu else _free(device)
+    budgets = []
+    for process in job.processes:
+        with announced() as step:
+            plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
+        if plan.verdict == "oom" and not force:
+            with announced():
+                found = remedies(plan)
+            report = text(job, plan, found, [plan.shapes.assumed] if plan.shapes.assumed else [])
+            raise DoesNotFitError(f"{report}\n\nNothing was run; --force runs it all the same.")
+        say(f"{job.name}: {sentence(plan)}")
+        budgets.append(_budget(plan))
+    return budgets
+
+
+def _budget(plan: Plan) -> Budget:
+    predicted = {
+        str(phase.bucket): phase.summary.allocated_bytes for phase in plan.phases if phase.phase == "train"
+    }
+    limit = plan.ceiling.bytes if plan.virtual else plan.ceiling.reserved_bytes
+    return Budget(ceiling=limit, predicted=predicted)
+
+
+def _free(device: torch.device) -> Ceiling:
+    """What a real GPU has free at the moment, for this process."""
+    free, _ = torch.cuda.mem_get_info(device)
+    name = torch.cuda.get_device_name(device)
+    # this process's own context is on the device already, so it is no longer among the free bytes
+    overhead = context_overhead()
+    return Ceiling(free + overhead, overhead, f"{gib(free)} free on {name}", None)
