@@ -195,7 +195,8 @@ def cases() -> Iterator[Case]:
 
 def predicted(case: Case) -> Trace:
     """The dry run of a case."""
-    return _phase(Rehearsal(case.process, family_for("flux"), case.source, Target("cpu"), granule=1), case)
+    target = Target("cpu", scratch=True)
+    return _phase(Rehearsal(case.process, family_for("flux"), case.source, target, granule=1), case)
 
 
 def _phase(rehearsal: Rehearsal, case: Case) -> Trace:
@@ -247,12 +248,30 @@ def main() -> None:
         peak = predicted(case).peak()
         truth = measured(case)
         resident = peak.bytes - peak.activations
-        rows.append((str(case), truth, peak.bytes, truth - resident, peak.activations, peak.moment))
         total = (peak.bytes - truth) / truth
         part = (peak.activations - (truth - resident)) / (truth - resident)
+        rows.append((str(case), truth, peak.bytes, truth - resident, peak.activations, total, part))
         print(
-            f"{case!s:80} {truth / MIB:9.3f} {peak.bytes / MIB:9.3f} MiB {total:+8.3%} {part:+8.3%}  {peak.moment}"
+            f"{case!s:80} {truth / MIB:9.3f} {peak.bytes / MIB:9.3f} MiB {total:+8.3%} {part:+8.3%}  {peak.moment}",
+            flush=True,
         )
+    for dtype in ("float32", "bfloat16"):
+        chosen = [row for row in rows if row[0].endswith(dtype)]
+        if chosen:
+            worst = max(abs(row[5]) for row in chosen), max(abs(row[6]) for row in chosen)
+            print(
+                f"{dtype}: {len(chosen)} configurations, worst {worst[0]:.3%} of total, {worst[1]:.3%} of activations"
+            )
+    if options.markdown:
+        lines = [
+            "| configuration | profiler, MiB | predicted, MiB | error | activations, MiB | error |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {name} | {truth / MIB:.3f} | {said / MIB:.3f} | {total:+.3%} | {left / MIB:.3f} | {part:+.3%} |"
+            for name, truth, said, left, _, total, part in rows
+        ]
+        options.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
