@@ -173,9 +173,11 @@ def _cpu_flash(args: tuple[Any, ...], out: Any) -> Iterable[int]:
 
 
 def _cpu_flash_backward(args: tuple[Any, ...], out: Any) -> Iterable[int]:
-    query, key = args[1], args[2]
+    # a contiguous copy of the output's gradient, and two tiles of scores
+    grad, query, key = args[0], args[1], args[2]
     rows, columns = _tile(query.shape[-2], key.shape[-2])
-    return (8 * rows * columns + (0 if query.dtype == torch.float32 else 4 * rows * columns),)
+    tiles = (8 if query.dtype == torch.float32 else 12) * rows * columns
+    return (grad.numel() * grad.element_size() + tiles,)
 
 
 def _tile(queries: int, keys: int) -> tuple[int, int]:
