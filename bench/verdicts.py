@@ -36,7 +36,7 @@ PHOTOS = ROOT / "examples" / "photos"
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """One random job's settings."""
-    return {
+    settings = {
         "train.gradient_checkpointing": dice.choice([True, False]),
         "train.batch_size": dice.choice([1, 1, 2, 3]),
         "train.gradient_accumulation": dice.choice([1, 1, 2]),
@@ -47,6 +47,10 @@ def draw(dice: random.Random) -> dict[str, Any]:
         "datasets.0.resolution": dice.choice([[64], [96], [128], [64, 96], [64, 128]]),
         "network.linear": dice.choice([4, 16, 64]),
     }
+    # long enough to meet every bucket: a plan covers what an epoch holds
+    seen = settings["train.batch_size"] * settings["train.gradient_accumulation"]
+    settings["train.steps"] = len(settings["datasets.0.resolution"]) * 6 // seen + 4
+    return settings
 
 
 def job_file(folder: Path) -> Path:
