@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,8 @@ def demo(
     """Train the demo job: photographs of one cat on the tiny FLUX model that comes with plafond."""
     from plafond.cli.train import summary
 
+    # The model is so small that a second thread gains little, and loses a lot when the machine has other work.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     job_file = EXAMPLES / "demo.yaml"
     if not job_file.is_file():
         raise UsageError(f"the demo needs a source checkout of plafond: found no {job_file}")
