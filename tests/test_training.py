@@ -122,7 +122,9 @@ def test_unknown_optimizer_parameters_are_one_sentence(make_job: JobMaker) -> No
     job = make_job(train={"optimizer_params": {"weight_decai": 0.1}})
     with pytest.raises(JobError) as error:
         run(job)
-    assert str(error.value).startswith("train.optimizer_params: adamw does not take {'weight_decai': 0.1}: ")
+    place, _, rest = str(error.value).partition("train.optimizer_params: ")
+    assert place.startswith(f"{job}, line ")
+    assert rest.startswith("adamw does not take {'weight_decai': 0.1}: ")
 
 
 def test_full_fine_tune_trains_the_chosen_parameters(make_job: JobMaker, micro_checkpoint: Path) -> None:
