@@ -31,7 +31,9 @@ def test_files_are_short_and_have_a_docstring(path: Path) -> None:
 
 
 def test_no_family_is_named_outside_its_folder() -> None:
-    names = "|".join({family.name for family in families()} | {arch for family in families() for arch in family.archs})
+    names = "|".join(
+        {family.name for family in families()} | {arch for family in families() for arch in family.archs}
+    )
     branch = re.compile(rf"(family|arch)(\.name)?\s*(==|!=|in)\s*[(\[{{]?\s*[\"']({names})[\"']")
     for path in FILES:
         if path.parent.name == "families":
@@ -45,4 +47,6 @@ def test_nothing_broad_is_caught() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, path
-                assert not (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")), path
+                assert not (
+                    isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+                ), path
