@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_more_never_takes_less(
     assert small.peak.device_bytes <= large.peak.device_bytes
 
 
-def test_a_known_plan_needs_no_torch(make_job: JobMaker) -> None:
+def test_a_known_plan_needs_no_torch(make_job: JobMaker, tmp_path: Path) -> None:
     job = make_job()
     code = (
         "import sys; from plafond.cli import main\n"
@@ -137,8 +138,11 @@ def test_a_known_plan_needs_no_torch(make_job: JobMaker) -> None:
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code\n"
         "print('torch' in sys.modules)"
     )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+        )
         for _ in range(2)
     ]
     assert [run.stdout.splitlines()[-1] for run in runs] == ["True", "False"]
