@@ -20,7 +20,7 @@ from plafond.errors import PlafondError
 app = typer.Typer(
     name="plafond",
     help="Train LoRAs for diffusion models under a VRAM ceiling.",
-    epilog="Exit codes: 0 done; 1 failed while running; 2 bad job or usage; 3 does not fit; 4 out of memory;"
+    epilog="Exit codes: 0 done; 1 failed while running; 2 bad job or usage; 3 does not fit;"
     " 4 out of memory; 130 interrupted, state saved.",
     no_args_is_help=True,
     add_completion=False,
