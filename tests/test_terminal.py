@@ -34,10 +34,11 @@ def test_a_bar_appears_on_a_terminal_when_the_work_lasts(
 def test_a_pipe_gets_the_last_step_without_control_characters() -> None:
     screen = io.StringIO()
     with Terminal(screen) as terminal:
-        show = terminal.training(0, 3)
+        show = terminal.training(0, 3, 2)
         for step in (1, 2, 3):
             show(step, 0.5)
         terminal.warn("a [trigger] in brackets stays")
+    assert "step 2/3  loss 0.5000" in screen.getvalue()
     assert "step 3/3  loss 0.5000" in screen.getvalue()
     assert "warning: a [trigger] in brackets stays\n" in screen.getvalue()
     assert "\x1b" not in screen.getvalue()

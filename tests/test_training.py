@@ -357,3 +357,10 @@ def test_processes_of_one_file_run_in_order_under_their_own_names(make_job: JobM
     results = plafond.train(dataclasses.replace(job, processes=(process, second)), device="cpu")
     assert [(result.name, result.steps) for result in results] == [("micro", 6), ("second", 2)]
     assert (path.parent / "out" / "second" / "second.safetensors").exists()
+
+
+def test_caches_stand_where_the_job_says(make_job: JobMaker, tmp_path: Path) -> None:
+    place = tmp_path / "fast disk"
+    run(make_job(datasets={"cache_latents_to_disk": True}), overrides=(f"plafond.latent_cache_dir={place}",))
+    for folder in ("_latent_cache", "_t_e_cache"):
+        assert list((place / folder).rglob("*.safetensors")), folder

@@ -83,6 +83,7 @@ def cache_latents(
     *,
     signature: Settings,
     to_disk: bool | None = None,
+    folder: Path | None = None,
     progress: Report = silent,
 ) -> LatentStore:
     """Make the latent of every item; those that are cached or the same as another's are not made again.
@@ -94,6 +95,7 @@ def cache_latents(
         encode: the VAE.
         signature: everything beside the pixels that a latent depends on: model, weights, type, scaling.
         to_disk: keep latents beside the pictures, in `FOLDER`, for later runs; None asks each data set.
+        folder: where `FOLDER` stands instead of beside the pictures.
         progress: told how many versions of pictures are done.
 
     Raises:
@@ -101,7 +103,7 @@ def cache_latents(
         OutOfSpaceError: the disk is full.
     """
     store, problems = LatentStore(), []
-    tasks = _tasks(items, to_disk)
+    tasks = _tasks(items, to_disk, folder)
     done, total = 0, sum(len(task.versions) for task in tasks)
     progress(done, total)
     for task, loaded in _ahead(tasks, signature):
@@ -140,7 +142,7 @@ class _Task:
     digests: Digests
 
 
-def _tasks(items: Iterable[Item], to_disk: bool | None) -> list[_Task]:
+def _tasks(items: Iterable[Item], to_disk: bool | None, place: Path | None) -> list[_Task]:
     caches: dict[Path, tuple[TensorCache, Digests]] = {}
     versions: dict[tuple[Path, Path, bool], dict[tuple[object, ...], list[Item]]] = {}
     for item in items:
@@ -151,7 +153,7 @@ def _tasks(items: Iterable[Item], to_disk: bool | None) -> list[_Task]:
     in_memory, tasks = Digests(None), []
     for (_, root, on_disk), by_version in versions.items():
         if on_disk and root not in caches:
-            folder = cache_folder(root, FOLDER)
+            folder = cache_folder(place or root, FOLDER)
             caches[root] = TensorCache(folder), Digests(folder)
         groups = list(by_version.values())
         cache, digests = caches[root] if on_disk else (None, in_memory)

@@ -89,8 +89,8 @@ class Terminal:
 
         return show
 
-    def training(self, start: int, total: int) -> Callable[[int, float], None]:
-        """A hook ``(step, loss)`` that shows the training's progress from step `start` on."""
+    def training(self, start: int, total: int, every: int) -> Callable[[int, float], None]:
+        """A hook ``(step, loss)`` that shows the training's progress; in a pipe at least after `every` steps."""
         task = self.progress.add_task("training", total=total, completed=start, note="")
         self._times.append(time.monotonic())
 
@@ -100,7 +100,7 @@ class Terminal:
             rate = f"{1 / seconds:.2f} it/s" if seconds < 1 else f"{seconds:.2f} s/it"
             note = f"{step}/{total}  loss {loss:.4f}  {rate}  {_duration(seconds * (total - step))} left"
             self.progress.update(task, completed=step, note=note)
-            if not self.live and (self._due() or step == total):
+            if not self.live and (step % every == 0 or self._due() or step == total):
                 self.note(f"step {note}")
 
         return show

@@ -85,7 +85,6 @@ class Progress:
 
     step: int = 0
     non_finite: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -112,7 +111,7 @@ class Run:
         if self.progress.step >= settings.steps:
             return self._result(f"already trained for {self.progress.step} steps; raise train.steps to go on")
         schedule = make_schedule(self.optimizer, settings, self.progress.step)
-        show = self.terminal.training(self.progress.step, settings.steps)
+        show = self.terminal.training(self.progress.step, settings.steps, self.process.logging.log_every)
 
         self.stop.gentle = True
         if self.previewer.due(self.progress.step, first=True):
@@ -129,7 +128,6 @@ class Run:
                 self.ema.update()
             self.progress.step += 1
             # ---------------------------------------------------------------------------
-            self.progress.seconds += time.monotonic() - started
             self._record(outcome, micros, started, float(schedule.get_last_lr()[0]))
             show(self.progress.step, outcome.loss)
             if self.progress.step % self.process.save.save_every == 0:

@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,6 +109,7 @@ def _latents(
         build_items(scans, family.divisor),
         encode,
         signature={"family": family.name, "vae": source.fingerprint("vae"), "dtype": process.train.dtype},
+        folder=_cache_place(process),
         progress=terminal.phase("latents"),
     )
     for problem in store.problems:
@@ -152,7 +154,7 @@ def _texts(
     if cached or train.unload_text_encoder:
         if cached:
             prompts = [prompt for plan in data for prompt in plan.prompts(CAPTION_VARIANTS)]
-            folder = cache_folder(data[0].items[0].picture.root, FOLDER)
+            folder = cache_folder(_cache_place(process) or data[0].items[0].picture.root, FOLDER)
         else:
             terminal.warn(
                 "unload_text_encoder without cache_text_embeddings trains every picture with the trigger word"
@@ -172,6 +174,15 @@ def _texts(
         return _look_up(store), {prompt: store[prompt] for prompt in previews}
     store = cache_text(previews, encode, signature=signature, progress=terminal.phase("preview prompts"))
     return encode, {prompt: store[prompt] for prompt in previews}
+
+
+def _cache_place(process: ProcessConfig) -> Path | None:
+    """The folder that the job names for its caches; None puts them beside the data."""
+    if process.plafond.latent_cache_dir is None:
+        return None
+    place = Path(process.plafond.latent_cache_dir).expanduser()
+    place.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def _look_up(store: TextStore) -> Embed:
