@@ -72,6 +72,9 @@ def sentence(plan: Plan) -> str:
         first = next(phase for phase in plan.phases if not phase.fits)
         over = peak.device_bytes - plan.ceiling.bytes
         fails = FAILS[first.phase].format(bucket=first.bucket)
+        if first.phase != peak.phase:
+            # the largest phase is not the one at which a run would stop
+            fails = f"{NAMES[first.phase]}, with {gib(first.device_bytes)}, comes first: {fails}"
         return f"Does not fit: {place} needs {gib(peak.device_bytes)}, {gib(over)} over; {fails}."
     room = plan.ceiling.bytes - peak.device_bytes
     word = "Fits" if plan.verdict == "fits" else "Tight"
