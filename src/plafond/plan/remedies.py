@@ -54,7 +54,11 @@ class _Idea:
 
 def remedies(plan: Plan) -> tuple[Remedy, ...]:
     """Every change of the first set that makes the job's peak smaller."""
-    found = []
+    return tuple(each_remedy(plan))
+
+
+def each_remedy(plan: Plan) -> Iterator[Remedy]:
+    """The same one by one: each takes a plan of its own."""
     for idea in _ideas(plan.process):
         again = Forecaster(idea.process, plan.ceiling, virtual=plan.virtual)
         shapes = shapes_of(idea.process, again.family)
@@ -62,19 +66,16 @@ def remedies(plan: Plan) -> tuple[Remedy, ...]:
         saved = plan.peak.device_bytes - other.peak.device_bytes
         if saved <= 0:
             continue
-        found.append(
-            Remedy(
-                id=idea.id,
-                change=idea.change,
-                saves_bytes=saved,
-                peak_bytes=other.peak.device_bytes,
-                fits=other.peak.device_bytes <= plan.ceiling.bytes,
-                time_ratio=round(_time(other) / _time(plan), 3),
-                quality=idea.quality,
-                why=idea.why,
-            )
+        yield Remedy(
+            id=idea.id,
+            change=idea.change,
+            saves_bytes=saved,
+            peak_bytes=other.peak.device_bytes,
+            fits=other.peak.device_bytes <= plan.ceiling.bytes,
+            time_ratio=round(_time(other) / _time(plan), 3),
+            quality=idea.quality,
+            why=idea.why,
         )
-    return tuple(found)
 
 
 def _time(plan: Plan) -> float:
