@@ -16,6 +16,7 @@ import plafond
 from conftest import JobMaker
 from plafond.cli import app
 from plafond.memory.gpus import Ceiling
+from plafond.memory.trace import Event, Trace
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.remedies import remedies
 from plafond.plan.shapes import shapes_of
@@ -148,6 +149,22 @@ def test_a_known_plan_needs_no_torch(make_job: JobMaker, tmp_path: Path) -> None
     assert [run.stdout.splitlines()[-1] for run in runs] == ["True", "False"]
     assert runs[0].stdout.splitlines()[:-1] == runs[1].stdout.splitlines()[:-1]
     assert runs[0].stderr == "", "libraries stay silent"
+
+
+def test_the_allocators_mode_is_part_of_the_question(
+    make_job: JobMaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("plafond.plan.summaries.folder", lambda: tmp_path / "plans")
+    sizes = [12 * 2**20, 14 * 2**20]  # one after the other: two segments, or one range that grows
+    events = [Event(0, True, "", None), Event(0, False, "", None), Event(1, True, "", None)]
+    trace = Trace(sizes=sizes, kinds=["activations"] * 2, owners=[None] * 2, events=events)
+    monkeypatch.setattr(Forecaster, "_rehearse", lambda *_: trace)
+    reserved = []
+    for setting in ("True", "False", "True", "False"):  # the second pair is remembered
+        monkeypatch.setenv("PYTORCH_ALLOC_CONF", f"expandable_segments:{setting}")
+        (largest,) = {phase.summary.reserved_bytes for phase in forecast(make_job()).phases}
+        reserved.append(largest)
+    assert reserved == [20 * 2**20, 26 * 2**20] * 2
 
 
 def test_the_plot_is_a_picture(make_job: JobMaker, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ def train(job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int |
     Returns:
         One result per process.
     """
+    from plafond.memory.expandable import set_up
+
+    set_up()
     from plafond.training.start import run_job
 
     return run_job(job, device=device, fresh=fresh, ceiling=ceiling)

@@ -70,6 +70,9 @@ def _run(
         DoesNotFitError: the plan says so, and `force` is not set.
         DeviceMemoryError: the device's memory was not enough.
     """
+    from plafond.memory.expandable import set_up
+
+    set_up()
     from torch import OutOfMemoryError
 
     from plafond.plan.before import budgets_of

@@ -11,11 +11,13 @@ from plafond.data.buckets import Bucket
 from plafond.families import family_for
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
+from plafond.memory.expandable import run_mode
 from plafond.memory.gpus import Ceiling
 from plafond.plan.shapes import Shapes, shapes_of
 from plafond.plan.summaries import Summary, remembered, summarise
 
 if TYPE_CHECKING:
+    from plafond.memory.allocator import Mode
     from plafond.memory.dryrun import Rehearsal
     from plafond.memory.trace import Trace
 
@@ -157,7 +159,7 @@ class Forecaster:
     def _phase(self, name: str, bucket: Bucket | None, batch: int, item: SampleItem | None) -> Phase:
         summary = remembered(
             self._key(name, bucket, batch, item),
-            lambda: summarise(self._rehearse(name, bucket, batch, item), caching=not self.virtual),
+            lambda: summarise(self._rehearse(name, bucket, batch, item), mode=self._mode),
         )
         device = summary.reserved_bytes + (0 if self.virtual else self.ceiling.overhead_bytes)
         return Phase(
@@ -168,6 +170,11 @@ class Forecaster:
             device_bytes=device,
             fits=device <= self.ceiling.bytes,
         )
+
+    @property
+    def _mode(self) -> Mode | None:
+        """How the run's allocator works; a virtual GPU has none."""
+        return None if self.virtual else run_mode()
 
     @property
     def _capability(self) -> tuple[int, int]:
@@ -188,6 +195,7 @@ class Forecaster:
             "live_text": live,
             "files": self.source.fingerprint("") if self.source.is_local else "",
             "virtual": self.virtual,
+            "allocator": self._mode,
             "capability": self._capability,
         }
 

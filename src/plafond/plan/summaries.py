@@ -19,6 +19,7 @@ import platformdirs
 import plafond
 
 if TYPE_CHECKING:
+    from plafond.memory.allocator import Mode
     from plafond.memory.trace import Trace
 
 CURVE_POINTS = 160
@@ -45,12 +46,12 @@ class Summary:
     curve: tuple[tuple[str, int], ...]
 
 
-def summarise(trace: Trace, *, caching: bool) -> Summary:
-    """Reduce a trace; `caching` replays it through CUDA's allocator, with expandable segments as a run sets them."""
+def summarise(trace: Trace, *, mode: Mode | None) -> Summary:
+    """Reduce a trace; `mode` replays it through CUDA's allocator, None through none."""
     from plafond.memory.allocator import replay
 
     peak = trace.peak()
-    reserved = replay(trace.replayable(), mode="expandable").reserved_peak if caching else peak.bytes
+    reserved = peak.bytes if mode is None else replay(trace.replayable(), mode=mode).reserved_peak
     curve = [(moment, sum(kinds.values())) for moment, kinds in trace.curve(CURVE_POINTS)]
     # after the last step a dry run takes everything apart; a run goes on instead
     while len(curve) > 1 and curve[-1][1] < curve[0][1] // 2:
