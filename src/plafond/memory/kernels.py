@@ -16,11 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plafond.model.norm import FusedRmsNorm
+
 aten = torch.ops.aten
 MIB = 1024**2
 
 FLASH_HEAD = 256
 """Widest attention head that flash attention takes (``sdp_utils.cpp``)."""
+
+
+MASK_ALIGNMENT = 16
+"""Rows of an additive mask begin at multiples of this many elements in the memory-efficient kernel."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def chosen_kernels(target: Target) -> Iterator[None]:
         fused = target.is_cuda and len(normalized_shape) == 1 and (weight is None or weight.dtype == x.dtype)
         if not (x.is_meta and fused):
             return norm(x, list(normalized_shape), weight, eps)
-        return _FusedRmsNorm.apply(x, weight)  # type: ignore[no-any-return,no-untyped-call]
+        return FusedRmsNorm.apply(x, weight, eps)  # type: ignore[no-any-return,no-untyped-call]
 
     F.scaled_dot_product_attention = attend
     F.rms_norm = normalise  # type: ignore[assignment]
@@ -92,7 +98,8 @@ def _attention(
     memory-efficient kernel; cuDNN's, which newer GPUs prefer, has the outputs of flash.
     """
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        hidden = attn_mask.logical_not()
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(hidden, -torch.inf)
     if not target.is_cuda:
         out: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
@@ -100,39 +107,24 @@ def _attention(
         return out
     width = query.shape[-1]
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if attn_mask is None and half and width <= FLASH_HEAD:
+    if attn_mask is None and half and width <= FLASH_HEAD and target.capability >= (8, 0):
         if missing := -width % 8:
             query, key, value = (F.pad(tensor, (0, missing)) for tensor in (query, key, value))
+            scale = scale or width**-0.5
         out = aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
         return out[..., :width] if missing else out
     if attn_mask is not None:
+        tokens = attn_mask.shape[-1]
+        if missing := -tokens % MASK_ALIGNMENT:
+            attn_mask = F.pad(attn_mask, (0, missing))[..., :tokens]
         attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     training = torch.is_grad_enabled() and query.requires_grad
     out = aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, training, dropout_p, is_causal, scale=scale
     )[0]
     return out
-
-
-class _FusedRmsNorm(torch.autograd.Function):
-    """The memory of ``_fused_rms_norm`` on CUDA: keeps its input, its weight and one float32 number per row."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
-        x = x.contiguous()
-        rows = torch.empty(*x.shape[:-1], 1, device=x.device, dtype=torch.float32)
-        ctx.save_for_backward(x, weight, rows)
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight, _ = ctx.saved_tensors
-        grad = grad.contiguous()
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_weight
 
 
 def _flash_backward(args: tuple[Any, ...], out: Any) -> Iterable[int]:

@@ -22,10 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils.flop_counter import flop_registry
 
 from plafond.memory.trace import GRANULE, Block, Event, Trace, rounded
+from plafond.model import linear, norm
 
 _NO_TASK = -1
 _FROM_PYTHON = torch.ops.aten.lift_fresh.default
 """`torch.tensor` and the like: made in main memory, and on a GPU's side only if something carries them there."""
+_OWN = {**linear.OPERATIONS, **norm.OPERATIONS}
+"""Our own operations: they are looked into, so that what they take on the way is counted."""
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 
@@ -72,6 +75,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _ADD and self._backward and not kwargs and _sum_of_gradients(args):
             self.run(_ADD_IN_PLACE, args, kwargs)
             return args[0]
+        inside = _OWN.get(func)
+        if inside is not None:
+            with self:
+                return inside(*args, **kwargs)
         out = self.run(func, args, kwargs)
         self._frees = 0
         if self.host or func is _FROM_PYTHON:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from plafond.errors import JobError
+from plafond.model import linear as _operations  # noqa: F401 - defines torch.ops.plafond
+from plafond.model.packing import PLAIN
 
 
 class _LoraLinearFunction(torch.autograd.Function):
@@ -44,8 +46,7 @@ class _LoraLinearFunction(torch.autograd.Function):
         down = flat @ lora_a.to(x.dtype).t()
         if keep is not None:
             down = down * keep
-        out = torch.nn.functional.linear(flat, weight, bias)
-        out.addmm_(down, lora_b.to(x.dtype).t(), alpha=scale)
+        out: Tensor = torch.ops.plafond.linear(flat, [weight], PLAIN, bias, down, lora_b, scale)
         ctx.save_for_backward(x, weight, lora_a, lora_b, down, keep)
         ctx.scale = scale
         return out.view(*x.shape[:-1], out.shape[-1])
@@ -53,19 +54,15 @@ class _LoraLinearFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, lora_a, lora_b, down, keep = ctx.saved_tensors
-        scale: float = ctx.scale
         flat = x.reshape(-1, x.shape[-1])
         grad_out = grad.reshape(-1, grad.shape[-1])
-        grad_down = (grad_out @ lora_b.to(x.dtype)).mul_(scale)
-        grad_b = (grad_out.t() @ down).to(lora_b.dtype).mul_(scale)
-        if keep is not None:
-            grad_down.mul_(keep)
-        grad_a = (grad_down.t() @ flat).to(lora_a.dtype)
+        grad_down, grad_a, grad_b = torch.ops.plafond.lora_gradients(
+            grad_out, flat, down, lora_a, lora_b, keep, ctx.scale
+        )
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = grad_out @ weight
-            grad_x.addmm_(grad_down, lora_a.to(x.dtype))
-            grad_x = grad_x.view_as(x)
+            grad_x = torch.ops.plafond.linear_input_gradient(grad_out, [weight], PLAIN, grad_down, lora_a)
+            grad_x = grad_x.view(x.shape)
         return grad_x, None, None, grad_a, grad_b, None, None
 
 
