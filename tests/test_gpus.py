@@ -18,12 +18,12 @@ from plafond.memory.gpus import (
     MIB,
     ceiling_for,
     context_overhead,
-    cublas_workspace,
     display_reserve,
     find_gpu,
     gpus,
     parse_size,
 )
+from plafond.memory.kernels import Target
 
 
 def test_the_catalogue_is_plausible() -> None:
@@ -179,9 +179,10 @@ def test_a_measured_overhead_wins() -> None:
 
 
 def test_cublas_workspace() -> None:
-    assert cublas_workspace((8, 9)) == 8_519_680 == int(8.125 * MIB)
-    assert cublas_workspace((7, 5)) == 8_519_680
-    assert cublas_workspace((9, 0)) == cublas_workspace((12, 0)) == cublas_workspace(None) == 32 * MIB
+    cards = [(8, 9), (7, 5), (9, 0), (12, 0)]
+    small, old, hopper, blackwell = (Target("cuda", card).cublas_workspace for card in cards)
+    assert small == old == 8_519_680 == int(8.125 * MIB)
+    assert hopper == blackwell == 32 * MIB
 
 
 def test_display_reserve() -> None:

@@ -170,17 +170,6 @@ def display_reserve(gpu: Gpu | None) -> int:
     return DISPLAY_BYTES if gpu is not None and gpu.display else 0
 
 
-def cublas_workspace(compute_capability: tuple[int, int] | None) -> int:
-    """Bytes that the first matrix product of each thread's cuBLAS handle takes from the allocator, for good.
-
-    32 MiB on compute capability 9, 10 and 12, else 8.125 MiB (torch's ``CublasHandlePool.cpp``). A card that is not
-    known, or of another maker, is taken to use the larger one.
-    """
-    if compute_capability is None or compute_capability[0] >= 9:
-        return 32 * MIB
-    return 2 * 4096 * KIB + 8 * 16 * KIB
-
-
 def ceiling_for(vram: str | None, gpu: str | None, *, measured_overhead: int | None = None) -> Ceiling:
     """The ceiling of ``--vram SIZE`` and ``--gpu NAME``.
 

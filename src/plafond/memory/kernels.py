@@ -36,13 +36,10 @@ class Target:
     Args:
         kind: ``cuda`` or ``cpu``.
         capability: CUDA compute capability.
-        scratch: count what CPU kernels take inside an operation, too: for comparing with the CPU's allocator. A
-            virtual GPU has no such kernels.
     """
 
     kind: str = "cuda"
     capability: tuple[int, int] = (8, 9)
-    scratch: bool = False
 
     @property
     def is_cuda(self) -> bool:
@@ -152,49 +149,7 @@ SCRATCH: Mapping[Any, Callable[[tuple[Any, ...], Any], Iterable[int]]] = {
 `Target.cublas_workspace`."""
 
 
-def _cpu_flash(args: tuple[Any, ...], out: Any) -> Iterable[int]:
-    # FlashAttentionKernel.cpp with one thread: scores, maxima, sums and result of one tile in float32; for bfloat16
-    # the scores again, and keys and values packed for the matrix units
-    query, key = args[0], args[1]
-    width = query.shape[-1]
-    rows, columns = _tile(query.shape[-2], key.shape[-2])
-    size = 4 * rows * (columns + 2 + width)
-    if query.dtype != torch.float32:
-        size += 2 * rows * columns + 2 * key.numel() * key.element_size() + 2 * width * columns
-    return (size,)
-
-
-def _cpu_flash_backward(args: tuple[Any, ...], out: Any) -> Iterable[int]:
-    # a contiguous copy of the output's gradient, and two tiles of scores
-    grad, query, key = args[0], args[1], args[2]
-    rows, columns = _tile(query.shape[-2], key.shape[-2])
-    tiles = (8 if query.dtype == torch.float32 else 12) * rows * columns
-    return (grad.numel() * grad.element_size() + tiles,)
-
-
-def _tile(queries: int, keys: int) -> tuple[int, int]:
-    rows = 256 if queries >= 768 else 64 if queries >= 192 else 32
-    return min(rows, queries), min(512, keys)
-
-
-def _cpu_convolution(args: tuple[Any, ...], out: Any) -> Iterable[int]:
-    # oneDNN reorders input and weight to its blocked layout and the output back; bfloat16 copies once more for bias
-    x, weight = args[0], args[1]
-    given = x.numel() * x.element_size() + weight.numel() * weight.element_size()
-    made = out.numel() * out.element_size()
-    return (max(given, made if x.dtype == torch.float32 else 2 * made),)
-
-
-CPU_SCRATCH: Mapping[Any, Callable[[tuple[Any, ...], Any], Iterable[int]]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _cpu_flash,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _cpu_flash_backward,
-    aten.convolution.default: _cpu_convolution,
-}
-"""The same for the CPU build of torch 2.13 on one thread, as its profiler shows it. Matrix products in bfloat16 take
-up to half a MiB each, in a way that depends on the processor; they are left out."""
-
-
-def scratch(target: Target, func: Any, args: tuple[Any, ...], out: Any) -> Iterable[int]:
-    """Bytes inside one operation; see `SCRATCH` and `CPU_SCRATCH`."""
-    rule = (SCRATCH if target.is_cuda else CPU_SCRATCH).get(func)
+def scratch(func: Any, args: tuple[Any, ...], out: Any) -> Iterable[int]:
+    """Bytes inside one operation; see `SCRATCH`."""
+    rule = SCRATCH.get(func)
     return () if rule is None else rule(args, out)

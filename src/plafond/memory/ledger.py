@@ -48,6 +48,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         live: bytes at the moment.
         stage: what is going on between passes through the model; a pass sets ``forward`` and ``backward`` itself.
         host: above 0, new storages are main memory and not counted.
+        literal: above 0, sums in a backward pass are not autograd's own and stay as they are written.
     """
 
     def __init__(self, device_type: str, *, granule: int = GRANULE, flops: bool = False):
@@ -57,6 +58,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = 0
         self.stage = "start"
         self.host = 0
+        self.literal = 0
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._block: Block | None = None
@@ -72,7 +74,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is _ADD and self._backward and not kwargs and _sum_of_gradients(args):
+        if func is _ADD and self._backward and not (kwargs or self.literal) and _sum_of_gradients(args):
             self.run(_ADD_IN_PLACE, args, kwargs)
             return args[0]
         inside = _OWN.get(func)

@@ -52,12 +52,12 @@ class MetaLedger(Ledger):  # type: ignore[no-untyped-call]
     def hidden(self, func: Any, args: tuple[Any, ...], out: Any) -> Iterable[int]:
         """Memory inside kernels that the target has and ``meta`` has not."""
         if not self.target.is_cuda:
-            return scratch(self.target, func, args, out) if self.target.scratch else ()
+            return ()  # a virtual GPU's kernels take nothing
         if func in _PRODUCTS and self._workspaces < (2 if self._backward else 1):
             # each thread that multiplies has its own handle: this one, then autograd's
             self._workspaces += 1
             self.reserve(self.target.cublas_workspace)
-        return scratch(self.target, func, args, out)
+        return scratch(func, args, out)
 
 
 _Layout = tuple[torch.Size, tuple[int, ...], torch.dtype] | None

@@ -50,6 +50,19 @@ def host_memory() -> Iterator[None]:
             ledger.host -= 1
 
 
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Operations inside the ``with`` block run as they are written: see `Ledger.literal`."""
+    counted = list(_ledgers)
+    for ledger in counted:
+        ledger.literal += 1
+    try:
+        yield
+    finally:
+        for ledger in counted:
+            ledger.literal -= 1
+
+
 def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor from main memory on the device (and in `dtype`)."""
     if not _ledgers:

@@ -110,6 +110,10 @@ class LoraLinear(nn.Module):
         """Weight of the base layer: diffusers reads ``.weight.dtype`` of some projections."""
         return self.base.weight
 
+    def constants(self) -> tuple[float, ...]:
+        """Numbers that its forward uses and that change while a model is trained."""
+        return (self.multiplier, self.dropout if self.training else 0.0)
+
     def reset(self, generator: torch.Generator) -> None:
         """Draw ``A`` as Kaiming-uniform with a = √5 (bound 1/√in) and set ``B`` to zero: the addition starts at 0."""
         bound = 1 / math.sqrt(self.in_features)
@@ -126,8 +130,8 @@ class LoraLinear(nn.Module):
         keep = None
         if self.training and self.dropout > 0.0:
             rows = x.numel() // x.shape[-1]
-            keep = torch.empty(rows, self.rank, device=x.device, dtype=x.dtype).bernoulli_(1 - self.dropout)
-            keep.div_(1 - self.dropout)
+            chance = torch.full((rows, self.rank), 1 - self.dropout, device=x.device, dtype=x.dtype)
+            keep = torch.bernoulli(chance) / (1 - self.dropout)
         return _LoraLinearFunction.apply(  # type: ignore[no-any-return,no-untyped-call]
             x, self.base.weight, self.base.bias, self.lora_A, self.lora_B, scale, keep
         )

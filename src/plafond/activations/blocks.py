@@ -1,0 +1,235 @@
+"""Blocks that keep what their level says: the functions cut out of a block's operations, in place of its forward.
+
+A block learns its operations the first time that it meets a shape, and blocks that are alike share what they learn.
+Without gradients, in previews, a block runs as it is. What a pass keeps hangs on autograd's own node and nowhere
+else, so threads and previews do not disturb each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+from plafond.activations.capture import Call, Joint, NotCapturable, capture, without_data
+from plafond.activations.choose import Choice, Menu
+from plafond.activations.levels import KEEP, Level
+from plafond.activations.split import Backward, Forward, backward_of, forward_of
+from plafond.memory.kernels import Target
+from plafond.memory.ledger import blocks_of
+from plafond.memory.residence import as_written
+
+REMEMBERED = 256
+"""So many combinations of block and shape are remembered, over all models of the process."""
+
+
+@dataclass
+class Learnt:
+    """A block's operations on one shape.
+
+    Args:
+        call: the shape.
+        joint: the operations.
+        menu: what can be kept.
+    """
+
+    call: Call
+    joint: Joint
+    menu: Menu
+    choices: dict[Level, Choice] = field(default_factory=dict)
+    forwards: dict[Level, Forward] = field(default_factory=dict)
+    backwards: dict[tuple[Level, tuple[bool, ...]], Backward] = field(default_factory=dict)
+    others: dict[tuple[bool, ...], Learnt] = field(default_factory=dict)
+
+    def choice(self, level: Level) -> Choice:
+        """What `level` keeps."""
+        if level not in self.choices:
+            self.choices[level] = self.menu.choose(level)
+        return self.choices[level]
+
+    def forward(self, level: Level) -> Forward:
+        """The forward pass at `level`."""
+        if level not in self.forwards:
+            self.forwards[level] = forward_of(self.joint, self.choice(level).kept)
+        return self.forwards[level]
+
+
+_learnt: dict[Any, Learnt | NotCapturable] = {}
+
+
+class PlannedBlock:
+    """Takes the place of a block's ``forward``.
+
+    Args:
+        block: the block.
+        target: the device whose kernels are run or, on ``meta``, predicted.
+
+    Attributes:
+        level: what its passes keep from now on.
+    """
+
+    def __init__(self, block: nn.Module, target: Target):
+        self.block, self.target = block, target
+        self.original: Callable[..., Any] = block.forward
+        self.level = KEEP
+        self._state = [
+            (held, name, f"{path}.{name}" if path else name)
+            for path, module in block.named_modules()
+            for held in (module._parameters, module._buffers)
+            for name, value in held.items()
+            if value is not None
+        ]
+        self._constants = [module for module in block.modules() if hasattr(module, "constants")]
+        self._likeness = (target, _likeness(block), tuple(_layout(tensor) for tensor in self.state()))
+
+    def state(self) -> list[Tensor]:
+        """Parameters and buffers as they are now."""
+        return [held[key] for held, key, _ in self._state]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The block's forward."""
+        if not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        inputs = [leaves[place] for place in places]
+        state = self.state()
+        trained = [tensor for tensor in state if tensor.requires_grad]
+        if not (trained or any(tensor.requires_grad for tensor in inputs)):
+            return self.original(*args, **kwargs)
+        learnt = self.learn(leaves, spec, places)
+        if isinstance(learnt, NotCapturable):
+            if self.level.kind == "keep":
+                return self.original(*args, **kwargs)
+            return checkpoint(self.original, *args, use_reentrant=False, **kwargs)
+        results = _Pass.apply(self, learnt, self.level, state, len(inputs), *inputs, *trained)  # type: ignore[no-untyped-call]
+        return learnt.joint.pack(results)
+
+    def learn(
+        self, leaves: Sequence[Any], spec: pytree.TreeSpec, places: tuple[int, ...]
+    ) -> Learnt | NotCapturable:
+        """The block's operations on one shape, or why they cannot be written down."""
+        shape = tuple(_layout(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        constants = tuple(module.constants() for module in self._constants)
+        key = (self._likeness, self.block.training, constants, shape, spec)
+        found = _learnt.get(key)
+        if found is None:
+            call = Call(
+                leaves=tuple(without_data(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
+                spec=spec,
+                tensors=places,
+                state={name: without_data(held[name_]) for held, name_, name in self._state},
+                device=leaves[places[0]].device,
+            )
+            try:
+                joint = capture(self.block, self.original, call, self.target)
+                found = Learnt(call, joint, Menu(joint))
+            except NotCapturable as error:
+                found = error
+            while len(_learnt) >= REMEMBERED:
+                del _learnt[next(iter(_learnt))]
+            _learnt[key] = found
+        return found
+
+    def backward(self, learnt: Learnt, level: Level, wanted: tuple[bool, ...]) -> tuple[Joint, Backward]:
+        """The backward pass when only the `wanted` results receive gradients."""
+        other = learnt
+        if not all(wanted):
+            if wanted not in learnt.others:
+                joint = capture(self.block, self.original, learnt.call, self.target, wanted)
+                learnt.others[wanted] = Learnt(learnt.call, joint, Menu(joint))
+            other = learnt.others[wanted]
+        key = level, wanted
+        if key not in learnt.backwards:
+            forward = learnt.forward(level)
+            learnt.backwards[key] = backward_of(
+                other.joint, other.menu.backward, forward.kept, forward.inputs
+            )
+        return other.joint, learnt.backwards[key]
+
+
+class _Pass(torch.autograd.Function):
+    """One pass through a planned block."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        block: PlannedBlock,
+        learnt: Learnt,
+        level: Level,
+        state: list[Tensor],
+        count: int,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        forward = learnt.forward(level)
+        inputs = tensors[:count]
+        found = forward.run([*inputs, *state])
+        results, kept = found[: len(learnt.joint.outputs)], found[len(learnt.joint.outputs) :]
+        own = {id(result) for result in results}
+        # a kept result hangs on this node; were it the object that is returned, the node would hang on it, too
+        ctx.kept = {
+            name: tensor.detach() if id(tensor) in own else tensor
+            for name, tensor in zip(forward.kept, kept, strict=True)
+        }
+        ctx.inputs = {place: (inputs[place], inputs[place]._version) for place in forward.inputs}
+        ctx.pass_ = block, learnt, level
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        block, learnt, level = ctx.pass_
+        if ctx.kept is None:
+            raise RuntimeError("what this block kept has been used: it can go backward once only")
+        if any(tensor._version != version for tensor, version in ctx.inputs.values()):
+            raise RuntimeError("an input of this block was changed in place before its backward pass")
+        wanted = tuple(tangent is not None for tangent in tangents)
+        joint, backward = block.backward(learnt, level, wanted)
+        state = block.state()
+        given = [ctx.kept[name] for name in backward.kept]
+        given += [ctx.inputs[place][0] for place in backward.inputs]
+        given += [state[place] for place in backward.state]
+        given += [tangents[place] for place in backward.tangents]
+        learning = [tensor.requires_grad for tensor in state]
+        ctx.kept, ctx.inputs, state, tangents = None, {}, [], ()
+        with as_written():
+            found = iter(backward.run(given))
+        gradients = [None if node is None else next(found) for node in joint.gradients]
+        count = len(joint.inputs)
+        trained = [gradients[count + place] for place, learns in enumerate(learning) if learns]
+        return None, None, None, None, None, *gradients[:count], *trained
+
+
+def plan_blocks(model: nn.Module, target: Target) -> list[PlannedBlock]:
+    """Put a `PlannedBlock` in the place of every block's forward, in the model's order."""
+    planned = []
+    for _, block in blocks_of(model):
+        found = PlannedBlock(block, target)
+        block.forward = found
+        planned.append(found)
+    return planned
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device.type, tensor.requires_grad
+
+
+def _likeness(block: nn.Module) -> tuple[Any, ...]:
+    """Equal for blocks that do the same: classes and plain settings of all their parts."""
+    return tuple(
+        (
+            path,
+            type(module),
+            tuple(
+                (name, value if isinstance(value, (int, float, str, bool, type(None))) else type(value))
+                for name, value in vars(module).items()
+                if not name.startswith("_") and name != "forward" and not isinstance(value, Tensor)
+            ),
+        )
+        for path, module in block.named_modules()
+    )
