@@ -17,8 +17,9 @@ from plafond.memory.gpus import Ceiling
 from plafond.memory.residence import counting
 from plafond.memory.virtual import VirtualGpu, shown
 from plafond.plan.forecast import Forecaster, Plan
+from plafond.plan.report import sentence
 from plafond.training.run_folder import RunFolder
-from runs import assert_same_weights, folder_of
+from runs import assert_same_weights, folder_of, losses
 
 
 def plan_of(job: Path, ceiling: int = 2**40, *overrides: str) -> Plan:
@@ -119,8 +120,59 @@ def test_the_error_names_step_bucket_and_moment(make_job: JobMaker) -> None:
         run(job, plan.peak.device_bytes - 8192)
     assert plan.peak.phase == "train"
     (note,) = caught.value.__notes__
-    assert re.fullmatch("at step [12], on a batch of 2 at 64x64", note)
+    # more than the warm-up takes: the optimizer's state comes with the first step
+    assert re.fullmatch("at step [123], on a batch of 2 at 64x64", note)
     assert "virtual GPU on the CPU; in " in str(caught.value)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_warm_up_changes_nothing(make_job: JobMaker, accumulation: int) -> None:
+    """Bit-identical files, previews and losses, with everything random switched on."""
+    sections = {
+        "network": {"dropout": 0.3},
+        "datasets": {"resolution": [64, 96], "caption_dropout_rate": 0.3},
+        "train": {"steps": 4, "disable_sampling": False, "gradient_accumulation": accumulation},
+    }
+    plain, warmed = make_job("plain", **sections), make_job("warmed", **sections)
+    without, with_ = run(plain, None), run(warmed, 2**40)
+    assert losses(without) == losses(with_)
+    assert_same_weights(without.final, with_.final)
+    for step, pictures in without.previews().items():
+        for index, path in pictures.items():
+            assert path.read_bytes() == with_.previews()[step][index].read_bytes()
+
+
+def test_the_warm_up_meets_the_largest_batch_first(make_job: JobMaker) -> None:
+    """Memory runs out before step 1, as the plan says, though the run's first batch is a small one."""
+    job = make_job(datasets={"resolution": [32, 64, 96]}, train={"gradient_checkpointing": False})
+    plan = plan_of(job)
+    first = next(phase for phase in plan.phases if phase.phase == "train")
+    ceiling = max(phase.device_bytes for phase in plan.phases if phase.device_bytes < first.device_bytes)
+    fails = f"it would fail in the warm-up on the largest bucket, {first.bucket}, before step 1."
+    assert fails in sentence(plan_of(job, ceiling))
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        run(job, ceiling)
+    assert caught.value.__notes__ == [
+        f"while warming up, before the first step, on a batch of 2 at {first.bucket}"
+    ]
+    assert folder_of(job).read_metrics() == []
+
+
+def test_batches_that_are_all_alike_need_no_warm_up(make_job: JobMaker) -> None:
+    job = make_job(train={"batch_size": 1, "gradient_checkpointing": False}, datasets={"num_repeats": 2})
+    ceiling = plan_of(job).peak.device_bytes * 3 // 4
+    assert "it would fail at the first 64x64 batch." in sentence(plan_of(job, ceiling))
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        run(job, ceiling)
+    assert caught.value.__notes__ == ["at step 1, on a batch of 1 at 64x64"]
+
+
+def test_the_end_says_what_was_predicted_and_measured(make_job: JobMaker) -> None:
+    code, _, stderr = cli("train", str(make_job()), "--device", "cpu", "--vram", "1GB")
+    assert code == 0
+    (line,) = [line for line in stderr.splitlines() if line.startswith("peak at ")]
+    found = re.fullmatch(r"peak at 64x64: predicted (.+) MiB, measured (.+) MiB", line)
+    assert found and 0 <= float(found[1]) - float(found[2]) <= 0.1
 
 
 def test_verdicts_hold(make_job: JobMaker) -> None:
@@ -165,7 +217,8 @@ def test_train_plans_first_refuses_and_can_be_forced(make_job: JobMaker) -> None
     code, _, stderr = cli(*command, "--force")
     assert code == 4, stderr
     assert (
-        "out of memory at step 1, on a batch of 2 at 64x64: CUDA out of memory. Tried to allocate" in stderr
+        "out of memory while warming up, before the first step, on a batch of 2 at 64x64:"
+        " CUDA out of memory. Tried to allocate" in stderr
     )
     assert "Traceback" not in stderr
 

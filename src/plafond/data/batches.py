@@ -69,6 +69,11 @@ class Batch:
     bucket: Bucket
     items: tuple[Item, ...]
 
+    @property
+    def shape(self) -> Shape:
+        """What it looks like to the memory planner."""
+        return Shape(self.bucket, len(self.items))
+
 
 @dataclass(frozen=True, order=True)
 class Shape:
@@ -76,6 +81,11 @@ class Shape:
 
     bucket: Bucket
     size: int
+
+    @property
+    def order(self) -> tuple[int, Shape]:
+        """Sorts shapes from the most pixels to the fewest."""
+        return -self.bucket.pixels * self.size, self
 
 
 def build_items(scans: Iterable[Scan], divisor: int) -> list[Item]:
@@ -174,7 +184,12 @@ class BatchPlan:
             whole, rest = divmod(len(items), size)
             counts.update({Shape(bucket, size): whole, Shape(bucket, rest): 1})
         real = [(shape, count) for shape, count in counts.items() if shape.size and count]
-        return dict(sorted(real, key=lambda one: (-one[0].bucket.pixels * one[0].size, one[0])))
+        return dict(sorted(real, key=lambda one: one[0].order))
+
+    def fullest(self) -> Batch:
+        """A batch of the first of `shapes`, to try it out: it has no place in the run."""
+        batches = [Batch(0, 0, bucket, tuple(items[:size])) for bucket, size, items in self._groups]
+        return min(batches, key=lambda batch: batch.shape.order)
 
     def largest_bucket(self) -> Bucket:
         """The bucket with the most pixels."""

@@ -155,6 +155,11 @@ def parse_size(text: str) -> int:
     return size
 
 
+def gib(size: int) -> str:
+    """Bytes as GiB (2³⁰), or MiB (2²⁰) below a tenth of one."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / MIB:.1f} MiB"
+
+
 def context_overhead(gpu: Gpu | None = None, measured: int | None = None) -> int:
     """Bytes of the device that a process takes beside its allocator.
 
@@ -187,17 +192,17 @@ def ceiling_for(vram: str | None, gpu: str | None, *, measured_overhead: int | N
     card = None if gpu is None else find_gpu(gpu)
     if vram is not None:
         size = parse_size(vram)
-        description = f"{_gib(size)} as asked for"
+        description = f"{gib(size)} as asked for"
         if card is not None and size > card.usable_bytes:
             size = card.usable_bytes
-            description = f"{_gib(size)}, all that {card.name} has for a process"
+            description = f"{gib(size)}, all that {card.name} has for a process"
         elif card is not None:
             description += f" on {card.name}"
     elif card is not None:
         size = card.usable_bytes - display_reserve(card)
-        description = f"{card.name}: {_gib(card.usable_bytes)} as CUDA shows it"
+        description = f"{card.name}: {gib(card.usable_bytes)} as CUDA shows it"
         if display_reserve(card):
-            description += f", less {_gib(display_reserve(card))} for a desktop"
+            description += f", less {gib(display_reserve(card))} for a desktop"
     else:
         raise UsageError('say which ceiling is meant: --vram 24GB or --gpu "RTX 4090"')
     return Ceiling(size, context_overhead(card, measured_overhead), description, card)
@@ -232,7 +237,3 @@ def _suggestion(wanted: str) -> str:
     numbers = re.findall(r"\d+", wanted)
     close.sort(key=lambda key: not any(number in key for number in numbers))
     return f"did you mean {by_key[close[0]].name}?"
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f} GiB"

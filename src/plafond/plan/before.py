@@ -9,10 +9,10 @@ import torch
 
 from plafond.errors import DoesNotFitError
 from plafond.job.folders import missing_folders
-from plafond.memory.gpus import Ceiling, context_overhead
+from plafond.memory.gpus import Ceiling, context_overhead, gib
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.remedies import remedies
-from plafond.plan.report import gib, sentence, text
+from plafond.plan.report import sentence, text
 from plafond.plan.terminal import announced, ceiling_of
 from plafond.training.budget import Budget
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from plafond.job.schema import Job
+from plafond.memory.gpus import gib
 from plafond.plan.forecast import Phase, Plan
 from plafond.plan.remedies import Remedy
+
+WIDTH = 100
+"""Columns of the report; what is longer is continued on the next line."""
 
 BAR = 22
 """Characters of a bar that reaches the ceiling."""
@@ -30,20 +35,21 @@ FAILS = {
 }
 
 
-def gib(size: int) -> str:
-    """Bytes as GiB (2³⁰), or MiB below a tenth of one."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.1f} MiB"
-
-
 def text(job: Job, plan: Plan, found: Sequence[Remedy], warnings: Sequence[str]) -> str:
-    """The whole report, at most 100 columns wide, without colours."""
-    lines = [f"{job.name}: {plan.process.model.name_or_path}, ceiling {plan.ceiling.description}"]
-    lines += [f"note: {warning}" for warning in warnings]
-    lines += ["", *_table(plan), "", sentence(plan)]
+    """The whole report, without colours."""
+    head = f"{job.name}: {plan.process.model.name_or_path}, ceiling {plan.ceiling.description}"
+    lines = [
+        line for part in (head, *(f"note: {warning}" for warning in warnings)) for line in _wrapped(part)
+    ]
+    lines += ["", *_table(plan), "", *_wrapped(sentence(plan))]
     if found:
         lines += ["", "What to change, cheapest first (each planned anew, alone):"]
-        lines += [line for remedy in found for line in _remedy(remedy)]
+        lines += [line for remedy in found for line in remedy_lines(remedy)]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _table(plan: Plan) -> list[str]:
@@ -64,6 +70,18 @@ def _table(plan: Plan) -> list[str]:
     return rows
 
 
+def _fails(plan: Plan, phase: Phase) -> str:
+    """Where a run would fail that does not get through `phase`."""
+    if phase.phase != "train" or not plan.shapes.mixed or phase.bucket != next(iter(plan.shapes.batches)):
+        return FAILS[phase.phase].format(bucket=phase.bucket)
+    # The warm-up does what a first step does before its update. Only what comes later does not fail there: the
+    # optimizer's state, and the update itself.
+    later = phase.summary.kinds.get("optimizer", 0)
+    if phase.device_bytes - later > plan.ceiling.bytes and not phase.summary.moment.startswith("update"):
+        return f"it would fail in the warm-up on the largest bucket, {phase.bucket}, before step 1"
+    return f"it would fail on the largest bucket, {phase.bucket}, in the warm-up or in the first steps"
+
+
 def sentence(plan: Plan) -> str:
     """The verdict in one sentence."""
     peak = plan.peak
@@ -71,7 +89,7 @@ def sentence(plan: Plan) -> str:
     if plan.verdict == "oom":
         first = next(phase for phase in plan.phases if not phase.fits)
         over = peak.device_bytes - plan.ceiling.bytes
-        fails = FAILS[first.phase].format(bucket=first.bucket)
+        fails = _fails(plan, first)
         if first.phase != peak.phase:
             # the largest phase is not the one at which a run would stop
             fails = f"{NAMES[first.phase]}, with {gib(first.device_bytes)}, comes first: {fails}"
@@ -81,7 +99,8 @@ def sentence(plan: Plan) -> str:
     return f"{word}: the peak is {gib(peak.device_bytes)} ({place}, {peak.summary.moment}); {gib(room)} are left."
 
 
-def _remedy(remedy: Remedy) -> list[str]:
+def remedy_lines(remedy: Remedy) -> list[str]:
+    """A remedy in two lines: what to change, and what that saves and costs."""
     changes = ", ".join(f"{key}: {_value(old)} → {_value(new)}" for key, (old, new) in remedy.change.items())
     left = f"{gib(remedy.peak_bytes)} left to take, {'fits' if remedy.fits else 'still does not fit'}"
     marks = [f"saves {gib(remedy.saves_bytes)}", left]

@@ -22,10 +22,12 @@ class Shapes:
 
     Args:
         batches: the largest number of items of each bucket's batches, from the largest bucket to the smallest.
+        mixed: not all batches have the same shape, so a run tries the largest before its first step.
         assumed: why these shapes were assumed; empty when they were read from the data.
     """
 
     batches: dict[Bucket, int]
+    mixed: bool
     assumed: str = ""
 
 
@@ -34,17 +36,20 @@ def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
     missing = [data for data in process.datasets if not Path(data.folder_path).expanduser().exists()]
     if missing or not process.datasets:
         names = ", ".join(data.folder_path for data in missing) or "the job has no datasets"
+        batches = _assumed(process, family)
         return Shapes(
-            batches=_assumed(process, family),
+            batches=batches,
+            mixed=len(batches) > 1,
             assumed=f"{names}: not here; planned for square and 2:1 pictures of every resolution",
         )
     scans = [scan(config, index) for index, config in enumerate(process.datasets)]
     items = build_items(scans, family.divisor)
+    plans = plan_batches(items, process.train.batch_size, process.training_seed)
+    shapes = {shape for plan in plans if plan is not None for shape in plan.shapes()}
     found: dict[Bucket, int] = {}
-    for plan in plan_batches(items, process.train.batch_size, process.training_seed):
-        for shape in plan.shapes() if plan is not None else ():
-            found[shape.bucket] = max(found.get(shape.bucket, 0), shape.size)
-    return Shapes(batches=_largest_first(found))
+    for shape in shapes:
+        found[shape.bucket] = max(found.get(shape.bucket, 0), shape.size)
+    return Shapes(batches=_largest_first(found), mixed=len(shapes) > 1)
 
 
 def _assumed(process: ProcessConfig, family: Family) -> dict[Bucket, int]:

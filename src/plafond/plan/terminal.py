@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import platformdirs
 
-from plafond.memory.gpus import Ceiling, ceiling_for, parse_size
-from plafond.plan.report import NAMES, gib
+from plafond.memory.gpus import Ceiling, ceiling_for, gib, parse_size
+from plafond.plan.report import NAMES
 from plafond.training.chatter import to_log
 
 

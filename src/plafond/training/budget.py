@@ -30,6 +30,11 @@ class Gauge:
     def __init__(self, device: torch.device, gpu: VirtualGpu | None = None):
         self.device, self.gpu = device, gpu
 
+    @property
+    def counts(self) -> bool:
+        """Whether anybody counts, and so may refuse an allocation."""
+        return self.gpu is not None or self.device.type == "cuda"
+
     def read(self) -> int | None:
         """The peak, which then starts anew."""
         if self.gpu is not None:
@@ -52,7 +57,13 @@ def spending(budget: Budget, device: torch.device) -> Iterator[Gauge]:
         with virtual_gpu(budget.ceiling) as gpu:
             yield Gauge(device, gpu)
         return
+    # The allocator compares what it has reserved with this fraction of the card's whole memory. A fraction that was
+    # set already, by the user's PYTORCH_ALLOC_CONF for instance, stays the upper limit and comes back afterwards.
+    before = torch.cuda.get_per_process_memory_fraction(device)
     if budget.ceiling is not None:
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, budget.ceiling / total), device)
-    yield Gauge(device)
+        torch.cuda.set_per_process_memory_fraction(min(before, budget.ceiling / total), device)
+    try:
+        yield Gauge(device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, device)

@@ -69,16 +69,27 @@ class Feed:
         plan, drawn = self.batches(step)
         total = sum(len(batch.items) for batch in drawn)
         return [
-            MicroBatch(
-                batch=batch,
-                latents=self._latents(batch),
-                text=self._text(self.prompts(plan, batch)),
-                step=step,
-                index=index,
-                share=len(batch.items) / total,
-            )
+            self._micro(plan, batch, step, index, len(batch.items) / total)
             for index, batch in enumerate(drawn)
         ]
+
+    def fullest(self) -> MicroBatch | None:
+        """A micro-batch with the most pixels, outside of the run's order; None when all have the same shape."""
+        plans = [plan for plan in (self.plan, self.regularisation) if plan is not None]
+        if len({shape for plan in plans for shape in plan.shapes()}) == 1:
+            return None
+        plan = min(plans, key=lambda plan: plan.fullest().shape.order)
+        return self._micro(plan, plan.fullest(), 0, 0, 1.0)
+
+    def _micro(self, plan: BatchPlan, batch: Batch, step: int, index: int, share: float) -> MicroBatch:
+        return MicroBatch(
+            batch=batch,
+            latents=self._latents(batch),
+            text=self._text(self.prompts(plan, batch)),
+            step=step,
+            index=index,
+            share=share,
+        )
 
     def _latents(self, batch: Batch) -> Tensor:
         with host_memory():

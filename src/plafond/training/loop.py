@@ -15,6 +15,7 @@ from plafond.errors import Interrupted, NonFiniteError
 from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
+from plafond.memory.gpus import gib
 from plafond.memory.residence import enter, host_memory, label, move_in, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
@@ -102,6 +103,7 @@ class Run:
     budget: Budget
     gauge: Gauge
     progress: Progress = field(default_factory=Progress)
+    peaks: dict[str, int] = field(default_factory=dict)
 
     def go(self) -> Result:
         """Train from the newest saved state to ``train.steps``."""
@@ -113,6 +115,7 @@ class Run:
         schedule = make_schedule(self.optimizer, settings, self.progress.step)
         show = self.terminal.training(self.progress.step, settings.steps, self.process.logging.log_every)
 
+        self._warm_up()
         self.stop.gentle = True
         if self.previewer.due(self.progress.step, first=True):
             self._preview()
@@ -121,7 +124,7 @@ class Run:
             started = time.monotonic()
             # ------------------------------------------------------------------ one step
             micros = self.feed.micros(self.progress.step + 1)
-            with self._naming_the_place(micros):
+            with self._naming_the_place(f"at step {self.progress.step + 1}, on", micros[0]):
                 outcome = self.stepper.run(micros, self.optimizer)
             schedule.step()
             if outcome.applied and self.ema is not None:
@@ -204,15 +207,19 @@ class Run:
     # ------------------------------------------------------------------------------------------------ steps
 
     def _record(self, outcome: Outcome, micros: list[MicroBatch], started: float, lr: float) -> None:
+        bucket = str(micros[0].batch.bucket)
+        peak = self.gauge.read()
+        if peak is not None:
+            self.peaks[bucket] = max(peak, self.peaks.get(bucket, 0))
         row: dict[str, Any] = {
             "step": self.progress.step,
             "loss": outcome.loss,
             "lr": lr,
             "grad_norm": outcome.grad_norm,
             "seconds": round(time.monotonic() - started, 4),
-            "bucket": str(micros[0].batch.bucket),
-            "allocated_peak": self.gauge.read(),
-            "predicted_peak": self.budget.predicted.get(str(micros[0].batch.bucket)),
+            "bucket": bucket,
+            "allocated_peak": peak,
+            "predicted_peak": self.budget.predicted.get(bucket),
             "applied": outcome.applied,
         }
         if outcome.applied:
@@ -236,16 +243,35 @@ class Run:
                 " train.dtype float32"
             )
 
+    def _warm_up(self) -> None:
+        """Try the largest batch before the first step, and forget that it was tried.
+
+        Memory that it does not fit into fails now instead of hours later, and the allocator makes room for the
+        largest tensors first, into which all others fit. A second pass accumulates on the gradients of the first.
+        """
+        micro = self.feed.fullest()
+        if micro is None or not self.gauge.counts:
+            return
+        gpus = [self.device] if self.device.type == "cuda" else []
+        enter("warming up")
+        with (
+            self.terminal.doing(f"warming up on {micro.batch.bucket}"),
+            self._naming_the_place("while warming up, before the first step, on", micro),
+            torch.random.fork_rng(gpus),
+        ):
+            self.trainee.transformer.train()
+            for _ in range(min(2, self.process.train.gradient_accumulation)):
+                self.stepper.micro_step(micro)
+        self.optimizer.zero_grad(set_to_none=True)
+
     @contextmanager
-    def _naming_the_place(self, micros: list[MicroBatch]) -> Iterator[None]:
-        """Say in an out-of-memory error which step and batch it met."""
+    def _naming_the_place(self, place: str, micro: MicroBatch) -> Iterator[None]:
+        """Say in an out-of-memory error at which place of the run and on which batch it was met."""
         self.gauge.read()
         try:
             yield
         except torch.OutOfMemoryError as error:
-            batch = micros[0].batch
-            step = self.progress.step + 1
-            error.add_note(f"at step {step}, on a batch of {len(batch.items)} at {batch.bucket}")
+            error.add_note(f"{place} a batch of {len(micro.batch.items)} at {micro.batch.bucket}")
             raise
 
     def _leave_if_asked(self) -> None:
@@ -315,6 +341,10 @@ class Run:
             and self.progress.step not in shown
         ):
             self._preview()
+        for bucket, peak in self.peaks.items():
+            predicted = self.budget.predicted.get(bucket)
+            foretold = f"predicted {gib(predicted)}, " if predicted is not None else ""
+            self.terminal.note(f"peak at {bucket}: {foretold}measured {gib(peak)}")
         return self._result(None, tuple(files))
 
     def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:
