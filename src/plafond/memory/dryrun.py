@@ -249,6 +249,9 @@ class _Stage:
     def load(self) -> None:
         move_in(self.trainee.transformer, self.rehearsal.device)
         label(self.trainee.parameters.values(), "lora")
+        if self.process.network is not None and not self.process.network.pretrained_lora_path:
+            up = [value for name, value in self.trainee.parameters.items() if name.endswith("lora_B.weight")]
+            self.ledger.blank(up)
         settings = self.process.train
         self.optimizer = make_optimizer(self.trainee.parameters.values(), settings)
         if self.rehearsal.target.is_cuda:

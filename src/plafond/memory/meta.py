@@ -37,9 +37,12 @@ class MetaLedger(Ledger):  # type: ignore[no-untyped-call]
         super().__init__("meta", granule=granule, flops=True)
         self.target = target
         self._workspaces = 0
+        self._blank: set[int] = set()
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do the operation on shapes alone."""
+        if func is aten.any.default and args[0].untyped_storage()._cdata in self._blank:
+            return torch.tensor(False)  # an answer, not a tensor of the device
         if func.namespace == "bitsandbytes":
             return None
         answer = _ANSWERS.get(func)
@@ -48,6 +51,10 @@ class MetaLedger(Ledger):  # type: ignore[no-untyped-call]
             if found is not NotImplemented:
                 return found
         return _remembered(func, args, kwargs)
+
+    def blank(self, parameters: Iterable[Tensor]) -> None:
+        """Say which parameters are zero when training starts: Prodigy keeps no copy of those."""
+        self._blank.update(parameter.untyped_storage()._cdata for parameter in parameters)
 
     def hidden(self, func: Any, args: tuple[Any, ...], out: Any) -> Iterable[int]:
         """Memory inside kernels that the target has and ``meta`` has not."""
@@ -144,7 +151,7 @@ def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _scalar(tensor: Tensor) -> float | int | bool:
     if tensor.dtype == torch.bool:
-        return True  # Prodigy asks whether a weight is anything but zero before it keeps a copy
+        return True
     return 1.0 if tensor.dtype.is_floating_point else 0
 
 

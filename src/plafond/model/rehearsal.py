@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from plafond.memory.residence import host_memory
+
 
 class FullLengthTokenizer:
     """Gives ids of the greatest length for any prompt: what an encoder's memory depends on.
@@ -24,11 +26,12 @@ class FullLengthTokenizer:
     def __call__(
         self, prompt: str | Sequence[str], max_length: int | None = None, **_: Any
     ) -> SimpleNamespace:
-        """Ids (prompts, length) on the CPU."""
+        """Ids (prompts, length) in main memory."""
         count = 1 if isinstance(prompt, str) else len(prompt)
         length = min(max_length or self.model_max_length, self.model_max_length)
-        ids = torch.ones(count, length, dtype=torch.int64)
-        return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
+        with host_memory():
+            ids = torch.ones(count, length, dtype=torch.int64)
+            return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
 
     def tokenize(self, prompt: str, **_: Any) -> list[str]:
         """No token needs an expansion."""
