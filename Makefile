@@ -1,4 +1,4 @@
-# make demo   train a LoRA on real photographs on the CPU (sets everything up)
+# make demo   run out of memory as predicted, then train a LoRA under the same ceiling (sets everything up)
 # make test   run the tests (sets everything up)
 # make lint   check style and types
 

@@ -1,41 +1,146 @@
-"""``plafond demo``: train a small LoRA on real photographs, on any machine, in a few minutes."""
+"""``plafond demo``: run out of memory as predicted, then train the same job under the same ceiling."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import plafond
-from plafond.errors import UsageError
+from plafond.errors import PlafondError, UsageError
+
+if TYPE_CHECKING:
+    from plafond.job.schema import Job
+    from plafond.plan.forecast import Plan
+    from plafond.training.loop import Result
 
 EXAMPLES = Path(plafond.__file__).resolve().parents[2] / "examples"
 
+CEILING = "80MB"
+"""Between what the job takes with checkpointing and without, with room on either side."""
+
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("output"),
+    output: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("output"),
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps instead of the demo's.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
-    """Train the demo job: photographs of one cat on the tiny FLUX model that comes with plafond."""
-    from plafond.cli.train import summary
+    """Train the demo job on the CPU under a virtual ceiling: without checkpointing, which fails, then with it.
 
+    The job is a LoRA of one cat on the tiny model that comes with plafond. Exit code 1 when what happens is not
+    what the plan said.
+    """
     # The model is so small that a second thread gains little, and loses a lot when the machine has other work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     job_file = EXAMPLES / "demo.yaml"
     if not job_file.is_file():
         raise UsageError(f"the demo needs a source checkout of plafond: found no {job_file}")
-    overrides = [
+    common = [
         f"training_folder={output}",
         f"datasets.0.folder_path={EXAMPLES / 'photos'}",
         f"datasets.1.folder_path={EXAMPLES / 'regularisation'}",
         f"model.name_or_path={Path(plafond.__file__).parent / 'assets' / 'tiny-flux'}",
     ]
-    if steps is not None:
-        overrides.append(f"train.steps={steps}")
-    job = plafond.load_job(job_file, overrides=overrides)
-    typer.echo("Training a LoRA of one cat on 128-pixel pictures; this takes a few minutes on two cores.")
-    for result in plafond.train(job, device=device, fresh=True):
-        typer.echo(summary(result))
+    off = plafond.load_job(
+        job_file, name="chelsea-out-of-memory", overrides=[*common, "train.gradient_checkpointing=false"]
+    )
+    on = plafond.load_job(job_file, overrides=[*common, *([] if steps is None else [f"train.steps={steps}"])])
+    typer.echo(f"1  A LoRA of one cat, gradient_checkpointing: false, on a virtual GPU of {CEILING}")
+    fails_as_predicted(off)
+    typer.echo("\n2  The same job, gradient_checkpointing: true; this takes a few minutes on two cores")
+    fits_as_predicted(on)
+
+
+def fails_as_predicted(job: Job) -> None:
+    """Plan a job that is too large, run it all the same, and compare where it stopped.
+
+    Raises:
+        PlafondError: the plan says that it fits, or the run ended otherwise than the plan said.
+    """
+    from torch import OutOfMemoryError
+
+    from plafond.plan.remedies import each_remedy
+    from plafond.plan.report import remedy_lines, sentence
+
+    plan = _plan(job)
+    _say("plan", sentence(plan))
+    if plan.verdict != "oom":
+        raise PlafondError(f"the demo is broken: without checkpointing the job fits into {CEILING}")
+    remedy = next(each_remedy(plan))
+    _say("remedy", *(line.strip() for line in remedy_lines(remedy)))
+    _say("run", "all the same, as with --force")
+    first = next(phase for phase in plan.phases if not phase.fits)
+    expected = f"in {first.phase} at {first.bucket}"
+    try:
+        _run(job)
+    except OutOfMemoryError as error:
+        place = _place(error)
+        _say("predicted", f"out of memory {expected}")
+        _say("happened", f"out of memory {place}")
+        if first.phase != "train" or str(first.bucket) not in place:
+            message = f"the demo is broken: memory ran out {place}, not {expected} as the plan said"
+            raise PlafondError(message) from error
+        return
+    raise PlafondError(f"the demo is broken: the plan said out of memory {expected}, but the run completed")
+
+
+def fits_as_predicted(job: Job) -> None:
+    """Plan a job that fits, train it, and compare its peak.
+
+    Raises:
+        PlafondError: the plan says that it does not fit, or memory ran out all the same.
+    """
+    from torch import OutOfMemoryError
+
+    from plafond.cli.train import summary
+    from plafond.memory.gpus import gib
+    from plafond.plan.report import sentence
+    from plafond.training.run_folder import RunFolder
+
+    plan = _plan(job)
+    _say("plan", sentence(plan))
+    if plan.verdict == "oom":
+        raise PlafondError(f"the demo is broken: with checkpointing the job does not fit into {CEILING}")
+    try:
+        result = _run(job)
+    except OutOfMemoryError as error:
+        message = f"the demo is broken: the plan said that it fits, but memory ran out {_place(error)}"
+        raise PlafondError(message) from error
+    typer.echo(summary(result))
+    rows = RunFolder(result.folder.parent, result.name).read_metrics()
+    fullest = max(rows, key=lambda row: row["allocated_peak"])
+    said, was = fullest["predicted_peak"], fullest["allocated_peak"]
+    _say("peak", f"of the steps: predicted {gib(said)}, measured {gib(was)}, at {fullest['bucket']}")
+    if was > said:
+        raise PlafondError(f"the demo is broken: the steps took {was - said} bytes more than the plan said")
+
+
+def _plan(job: Job) -> Plan:
+    from plafond.plan.forecast import Forecaster
+    from plafond.plan.terminal import announced, ceiling_of
+
+    (process,) = job.processes
+    with announced() as step:
+        return Forecaster(process, ceiling_of(CEILING, None, virtual=True), virtual=True, step=step).plan()
+
+
+def _run(job: Job) -> Result:
+    from plafond.plan.before import budgets_of
+    from plafond.training.start import choose_device, run_each
+
+    budgets = budgets_of(
+        job, choose_device("cpu"), vram=CEILING, gpu=None, force=True, say=lambda sentence: None
+    )
+    (result,) = run_each(job, device="cpu", fresh=True, budgets=budgets)
+    return result
+
+
+def _place(error: Exception) -> str:
+    """Where memory ran out, in the run's own words."""
+    return "; ".join(getattr(error, "__notes__", ())) or "outside of training"
+
+
+def _say(label: str, *lines: str) -> None:
+    for index, line in enumerate(lines):
+        typer.echo(f"   {label if index == 0 else '':<10} {line}")
