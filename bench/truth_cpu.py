@@ -1,12 +1,8 @@
 """Predicted memory against torch's profiler of the CPU allocator, which shares no code with the ledger.
 
-Each configuration is run twice: as a dry run on ``meta``, and for real on the CPU inside ``torch.profiler``. The
-profiler reports every allocation and free of the CPU allocator, and the operation in which it happened; their running
-sum, from an empty start, is the truth.
-
-What a kernel of the CPU allocates and frees before it returns (packed copies of matrices, tiles of attention scores)
-depends on library and processor, and no GPU has it. The profiler's records tell it apart: allocated and freed within
-one kernel of the dispatcher. It is left out of the comparison and shown in a column of its own.
+Each configuration is run twice: as a dry run on ``meta``, and for real on the CPU inside ``torch.profiler``
+(`plafond.memory.profiled`). What a kernel of the CPU takes inside itself is left out of the comparison and shown in a
+column of its own.
 
     python bench/truth_cpu.py [--markdown table.md] [--only TEXT]
 
@@ -16,11 +12,9 @@ The error is given on the total and on the activations: what is there beyond wei
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +22,6 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from torch._C._profiler import _EventType
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from plafond.data.buckets import Bucket
 from plafond.families import family_for
@@ -39,10 +31,11 @@ from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
 from plafond.job.train import EmaConfig, TrainConfig
-from plafond.memory import residence
 from plafond.memory.dryrun import Rehearsal
 from plafond.memory.kernels import Target
-from plafond.memory.trace import Peak, Trace
+from plafond.memory.profiled import Measured, mark, measure
+from plafond.memory.real import Real, Silent
+from plafond.memory.trace import Peak
 from plafond.model.checkpoint import Source
 
 MIB = 1024**2
@@ -150,42 +143,6 @@ class Case:
         return Shipped(repo="black-forest-labs/FLUX.1-dev", transformer=tuple(sizes.items()))
 
 
-class Silent:
-    """Takes the ledger's place where the profiler counts."""
-
-    def __init__(self) -> None:
-        self.stage, self.trace = "", Trace()
-
-    def mark(self) -> None:
-        """The peak is sought from here on."""
-        with record_function(START):
-            pass
-
-    def watch(self, model: torch.nn.Module) -> list[Callable[[], None]]:
-        """Nothing to watch."""
-        return []
-
-    def watch_gradients(self, parameters: object) -> None:
-        """Nothing to watch."""
-
-    def blank(self, parameters: object) -> None:
-        """Real tensors answer for themselves."""
-
-
-START = "measured from here"
-MAIN_MEMORY = "main memory"
-COMPOSITES = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
-"""Operations that only call others: what these allocate is no kernel's own."""
-
-
-class Real(Rehearsal):
-    """The same phases on the CPU, with real tensors and no ledger."""
-
-    @contextmanager
-    def _ledger(self) -> Iterator[Any]:
-        yield Silent()
-
-
 def cases() -> Iterator[Case]:
     """At least 40 configurations."""
     for model, side in (
@@ -210,139 +167,15 @@ def cases() -> Iterator[Case]:
         yield Case(model="middle", phase="preview", dtype=dtype, side=(256, 256))
 
 
-def predicted(case: Case) -> Trace:
-    """The dry run of a case."""
-    return _phase(Rehearsal(case.process, family_for("flux"), case.source, Target("cpu"), granule=1), case)
-
-
-def _phase(rehearsal: Rehearsal, case: Case) -> Trace:
+def compare(case: Case) -> Row:
+    """Predict a case and run it."""
     bucket = Bucket(*case.side)
     item = SampleItem(prompt="a photo", width=case.side[0], height=case.side[1], sample_steps=2)
-    phases: dict[str, Callable[[], Trace]] = {
-        "train": lambda: rehearsal.train(bucket, case.batch),
-        "preview": lambda: rehearsal.preview(item),
-        "encode_text": rehearsal.encode_text,
-        "cache_latents": lambda: rehearsal.cache_latents(bucket),
-    }
-    return phases[case.phase]()
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Peak bytes of a phase as the profiler has them.
-
-    Args:
-        tensors: of what outlives the kernel that it was allocated in.
-        everything: with what kernels allocate and free inside themselves.
-    """
-
-    tensors: int
-    everything: int
-
-
-def measured(case: Case) -> Measured:
-    """Run a phase for real, counted from before anything was built."""
-    shapes = Rehearsal(case.process, family_for("flux"), case.source, Target("cpu")).text_shapes
-    real = Real(case.process, family_for("flux"), case.source, Target("cpu"), full_depth=True, device=CPU)
-    if not case.live:
-        real.text_shapes = shapes
-
-    def run() -> None:
-        if case.live or case.phase == "encode_text":
-            real.encoders  # noqa: B018  # built in float32 first, which is no part of the phase
-        _phase(real, case)
-
-    return measure(run)
-
-
-def measure(run: Callable[[], None]) -> Measured:
-    """Run something inside torch's profiler; the peak is sought from the mark on, if `run` sets one."""
-    gc.collect()
-    recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with recorder as profiler, residence.apart(), _random_states_marked():
-        run()
-    start, changes = _changes(profiler.profiler.kineto_results.experimental_event_tree())
-    inside = _inside(changes)
-    everything = _peak(((change.when, change.size) for change in changes), start)
-    outside = (change for index, change in enumerate(changes) if index not in inside)
-    return Measured(_peak(((change.when, change.size) for change in outside), start), everything)
-
-
-@contextmanager
-def _random_states_marked() -> Iterator[None]:
-    """Mark what checkpointing keeps of the random state: on a GPU, too, it lies in main memory."""
-    read = torch.get_rng_state
-
-    def marked() -> torch.Tensor:
-        with record_function(MAIN_MEMORY):
-            return read()
-
-    torch.get_rng_state = marked
-    try:
-        yield
-    finally:
-        torch.get_rng_state = read
-
-
-@dataclass(frozen=True)
-class _Change:
-    """One allocation (`size` above 0) or free, and the kernel during which it happened, if any."""
-
-    when: int
-    size: int
-    address: int
-    kernel: int | None
-    counts: bool
-
-
-def _changes(roots: Iterable[Any]) -> tuple[int, list[_Change]]:
-    """When the measured part starts, and what the allocator did, in order."""
-    start, changes = 0, []
-    stack = [(root, None, True) for root in roots]
-    while stack:
-        event, kernel, counts = stack.pop()
-        if event.tag == _EventType.Allocation:
-            fields = event.extra_fields
-            changes.append(_Change(event.start_time_ns, fields.alloc_size, fields.ptr, kernel, counts))
-        elif event.name == START:
-            start = max(start, event.start_time_ns)
-        elif event.name == MAIN_MEMORY:
-            counts = False
-        elif kernel is None and event.name.startswith("aten::") and _overload(event) not in COMPOSITES:
-            kernel = event.id
-        stack += [(child, kernel, counts) for child in event.children]
-    changes.sort(key=lambda change: change.when)
-    return start, changes
-
-
-def _overload(event: Any) -> str:
-    return f"{event.name}.{event.overload_name}" if event.overload_name else str(event.name)
-
-
-def _inside(changes: Sequence[_Change]) -> set[int]:
-    """The changes that nobody outside of one kernel can see, by their place, and those of main memory."""
-    found: set[int] = set()
-    live: dict[int, int] = {}
-    for index, change in enumerate(changes):
-        if change.size > 0:
-            live[change.address] = index
-            continue
-        made = live.pop(change.address, None)
-        if made is None:
-            continue
-        first = changes[made]
-        if not first.counts or (first.kernel is not None and first.kernel == change.kernel):
-            found |= {made, index}
-    return found | {place for place in live.values() if not changes[place].counts}
-
-
-def _peak(changes: Iterable[tuple[int, int]], start: int) -> int:
-    live = peak = 0
-    for when, size in changes:
-        live += size
-        if when >= start:
-            peak = max(peak, live)
-    return peak
+    dry = Rehearsal(case.process, family_for("flux"), case.source, Target("cpu"), granule=1)
+    peak = dry.phase(case.phase, bucket, case.batch, item).peak()
+    return Row(
+        case, peak, measure(lambda: Real(dry, CPU, Silent(mark)).phase(case.phase, bucket, case.batch, item))
+    )
 
 
 @dataclass(frozen=True)
@@ -367,11 +200,6 @@ class Row:
     def activations_error(self) -> float:
         """Of the activations alone."""
         return self.peak.activations / self.activations - 1
-
-
-def compare(case: Case) -> Row:
-    """Predict a case and run it."""
-    return Row(case, predicted(case).peak(), measured(case))
 
 
 def worst(rows: Sequence[Row]) -> str:

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
-from truth_cpu import Case, compare, measure
+from plafond.memory.profiled import measure
+from truth_cpu import Case, compare
 
 CASES = [
     Case(checkpointing=True, batch=2),

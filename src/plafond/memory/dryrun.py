@@ -84,6 +84,19 @@ class Rehearsal:
 
     # ------------------------------------------------------------------------------------------------ phases
 
+    def phase(
+        self, name: str, bucket: Bucket | None = None, batch: int = 1, item: SampleItem | None = None
+    ) -> Trace:
+        """One of the phases below by its name, with what it needs."""
+        match name:
+            case "load" | "encode_text" | "save":
+                return getattr(self, name)()  # type: ignore[no-any-return]
+            case "preview":
+                assert item is not None
+                return self.preview(item)
+        assert bucket is not None
+        return self.train(bucket, batch) if name == "train" else self.cache_latents(bucket)
+
     def load(self) -> Trace:
         """The transformer arrives, beside text encoders that stay."""
 

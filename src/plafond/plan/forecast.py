@@ -200,19 +200,7 @@ class Forecaster:
         }
 
     def _rehearse(self, name: str, bucket: Bucket | None, batch: int, item: SampleItem | None) -> Trace:
-        rehearsal = self._rehearsal
-        match name:
-            case "load":
-                return rehearsal.load()
-            case "encode_text":
-                return rehearsal.encode_text()
-            case "save":
-                return rehearsal.save()
-            case "preview":
-                assert item is not None
-                return rehearsal.preview(item)
-        assert bucket is not None
-        return rehearsal.train(bucket, batch) if name == "train" else rehearsal.cache_latents(bucket)
+        return self._rehearsal.phase(name, bucket, batch, item)
 
     @cached_property
     def _rehearsal(self) -> Rehearsal:
