@@ -36,58 +36,23 @@ from plafond.memory.kernels import Target
 from plafond.memory.profiled import Measured, mark, measure
 from plafond.memory.real import Real, Silent
 from plafond.memory.trace import Peak
-from plafond.model.checkpoint import Source
+from plafond.model.checkpoint import Altered, Source
 
 MIB = 1024**2
 CPU = torch.device("cpu")
 
-TINY = {"num_layers": 2, "num_single_layers": 4, "num_attention_heads": 4, "attention_head_dim": 32}
-MIDDLE = {"num_layers": 5, "num_single_layers": 6, "num_attention_heads": 8, "attention_head_dim": 64}
-
-
-@dataclass(frozen=True)
-class Shipped(Source):
-    """A FLUX of any size, described by its configurations."""
-
-    transformer: tuple[tuple[str, Any], ...] = ()
-    text: int = 64
-
-    def config(self, part: str, name: str = "config.json") -> dict[str, Any]:
-        """The published configuration, scaled down."""
-        config = Source(repo="black-forest-labs/FLUX.1-dev").config(part, name)
-        if part == "transformer":
-            changes = dict(self.transformer)
-            rope = {32: [8, 12, 12], 64: [16, 24, 24]}[changes["attention_head_dim"]]
-            return {
-                **config,
-                **changes,
-                "axes_dims_rope": rope,
-                "joint_attention_dim": 256,
-                "pooled_projection_dim": 128,
-            }
-        changes = {
-            "text_encoder": {
-                "hidden_size": 128,
-                "intermediate_size": 512,
-                "projection_dim": 128,
-                "num_hidden_layers": 4,
-                "num_attention_heads": 4,
-                "vocab_size": 4000,
-                "max_position_embeddings": self.text,
-            },
-            "text_encoder_2": {
-                "d_model": 256,
-                "d_ff": 640,
-                "d_kv": 32,
-                "num_heads": 8,
-                "num_layers": 4,
-                "vocab_size": 4000,
-            },
-            "vae": {"block_out_channels": [32, 64, 128, 128]},
-            "tokenizer": {"model_max_length": self.text},
-            "tokenizer_2": {"model_max_length": self.text},
-        }.get(part, {})
-        return {**config, **changes}
+FLUX = family_for("flux")
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "num_layers": 2,
+        "num_single_layers": 4,
+        "num_attention_heads": 4,
+        "attention_head_dim": 32,
+        "axes_dims_rope": [8, 12, 12],
+    },
+    "middle": {},
+}
+"""What a transformer has beyond the family's miniature."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +104,8 @@ class Case:
     @property
     def source(self) -> Source:
         """Where its configurations are."""
-        sizes = {"tiny": TINY, "middle": MIDDLE}[self.model]
-        return Shipped(repo="black-forest-labs/FLUX.1-dev", transformer=tuple(sizes.items()))
+        transformer = {**FLUX.miniature["transformer"], **SIZES[self.model]}
+        return Altered(repo=FLUX.base_models[0].repo, changes={**FLUX.miniature, "transformer": transformer})
 
 
 def cases() -> Iterator[Case]:
@@ -171,7 +136,7 @@ def compare(case: Case) -> Row:
     """Predict a case and run it."""
     bucket = Bucket(*case.side)
     item = SampleItem(prompt="a photo", width=case.side[0], height=case.side[1], sample_steps=2)
-    dry = Rehearsal(case.process, family_for("flux"), case.source, Target("cpu"), granule=1)
+    dry = Rehearsal(case.process, FLUX, case.source, Target("cpu"), granule=1)
     peak = dry.phase(case.phase, bucket, case.batch, item).peak()
     return Row(
         case, peak, measure(lambda: Real(dry, CPU, Silent(mark)).phase(case.phase, bucket, case.batch, item))

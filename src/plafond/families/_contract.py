@@ -96,6 +96,9 @@ class Family(Protocol):
     depth: Mapping[str, str]
     """The transformer's configuration key of each group of identical blocks, by the group's attribute name."""
 
+    miniature: Mapping[str, Mapping[str, Any]]
+    """Changes to the parts' published configurations that make a model which a CPU runs in seconds, to measure it."""
+
     def build_text_encoders(self, source: Source) -> Any:
         """What `load_text_encoders` returns, from configurations alone: for dry runs, on torch's current device.
 

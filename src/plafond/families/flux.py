@@ -41,6 +41,37 @@ class Flux:
         "transformer_blocks": "num_layers",
         "single_transformer_blocks": "num_single_layers",
     }
+    miniature: Mapping[str, Mapping[str, Any]] = {
+        "transformer": {
+            "num_layers": 5,
+            "num_single_layers": 6,
+            "num_attention_heads": 8,
+            "attention_head_dim": 64,
+            "axes_dims_rope": [16, 24, 24],
+            "joint_attention_dim": 256,
+            "pooled_projection_dim": 128,
+        },
+        "text_encoder": {
+            "hidden_size": 128,
+            "intermediate_size": 512,
+            "projection_dim": 128,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "vocab_size": 4000,
+            "max_position_embeddings": 64,
+        },
+        "text_encoder_2": {
+            "d_model": 256,
+            "d_ff": 640,
+            "d_kv": 32,
+            "num_heads": 8,
+            "num_layers": 4,
+            "vocab_size": 4000,
+        },
+        "vae": {"block_out_channels": [32, 64, 128, 128]},
+        "tokenizer": {"model_max_length": 64},
+        "tokenizer_2": {"model_max_length": 64},
+    }
     base_version = "flux.1"
     # ComfyUI and diffusers both read FLUX LoRAs under diffusers' names; diffusers reads fused native ones only at
     # FLUX.1's own width, and they are more than twice as large.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -60,6 +60,21 @@ class Source:
         from huggingface_hub import hf_hub_download
 
         return Path(reading(self.repo, lambda: hf_hub_download(self.repo, f"{part}/{name}")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Altered(Source):
+    """The configurations of a base model with other numbers: a model of another size, without weights.
+
+    Args:
+        changes: values by key, by part.
+    """
+
+    changes: Mapping[str, Mapping[str, Any]]
+
+    def config(self, part: str, name: str = "config.json") -> dict[str, Any]:
+        """The published configuration with the changes."""
+        return {**super().config(part, name), **self.changes.get(part, {})}
 
 
 def shipped_config(repo: str, file: str) -> dict[str, Any] | None:
