@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import plafond
+from plafond.cli.calibrate import calibrate
 from plafond.cli.check import check
 from plafond.cli.demo import demo
 from plafond.cli.gpus import gpus
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (plan, train, check, demo, models, gpus, schema):
+for command in (plan, train, check, demo, models, gpus, calibrate, schema):
     app.command()(command)
 
 

@@ -133,6 +133,14 @@ def find_gpu(name: str) -> Gpu:
     raise UsageError(f"no GPU named {name!r}; {_suggestion(wanted)}")
 
 
+def catalogued(name: str) -> Gpu | None:
+    """The card that a driver calls so; None when the catalogue has no such card."""
+    try:
+        return find_gpu(name)
+    except UsageError:
+        return None
+
+
 def parse_size(text: str) -> int:
     """The bytes of a size as users write it: ``24GB``, ``7.5 GiB``, ``600MB``, ``25769803776``.
 
@@ -160,13 +168,8 @@ def gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / MIB:.1f} MiB"
 
 
-def context_overhead(gpu: Gpu | None = None, measured: int | None = None) -> int:
-    """Bytes of the device that a process takes beside its allocator.
-
-    Args:
-        gpu: the card; no difference between cards is known yet.
-        measured: what was measured on this machine, which wins over the planning value.
-    """
+def context_overhead(measured: int | None = None) -> int:
+    """Bytes of the device that a process takes beside its allocator: as measured, or the planning value."""
     return CONTEXT_BYTES if measured is None else measured
 
 
@@ -175,7 +178,7 @@ def display_reserve(gpu: Gpu | None) -> int:
     return DISPLAY_BYTES if gpu is not None and gpu.display else 0
 
 
-def ceiling_for(vram: str | None, gpu: str | None, *, measured_overhead: int | None = None) -> Ceiling:
+def ceiling_for(vram: str | None, gpu: str | None) -> Ceiling:
     """The ceiling of ``--vram SIZE`` and ``--gpu NAME``.
 
     A size is taken at its word. A card gives the bytes that CUDA shows on it, less a desktop's share where it has
@@ -184,7 +187,6 @@ def ceiling_for(vram: str | None, gpu: str | None, *, measured_overhead: int | N
     Args:
         vram: a size as `parse_size` reads it.
         gpu: a name as `find_gpu` reads it.
-        measured_overhead: bytes beside the allocator as measured on this machine, instead of the planning value.
 
     Raises:
         UsageError: one of them cannot be read, neither is given, or nothing would be left.
@@ -205,7 +207,7 @@ def ceiling_for(vram: str | None, gpu: str | None, *, measured_overhead: int | N
             description += f", less {gib(display_reserve(card))} for a desktop"
     else:
         raise UsageError('say which ceiling is meant: --vram 24GB or --gpu "RTX 4090"')
-    return Ceiling(size, context_overhead(card, measured_overhead), description, card)
+    return Ceiling(size, context_overhead(), description, card)
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:

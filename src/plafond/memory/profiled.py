@@ -45,7 +45,7 @@ def mark() -> None:
         pass
 
 
-def measure(run: Callable[[], None]) -> Measured:
+def measure(run: Callable[[], object]) -> Measured:
     """Run something inside torch's profiler; the peak is sought from the mark on, if `run` sets one."""
     gc.collect()
     recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)

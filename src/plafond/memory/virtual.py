@@ -15,7 +15,7 @@ import torch
 
 from plafond.memory.ledger import Ledger
 from plafond.memory.residence import counting
-from plafond.memory.trace import Block, Event
+from plafond.memory.trace import GRANULE, Block, Event
 
 _UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
@@ -23,12 +23,16 @@ _UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 class VirtualGpu(Ledger):  # type: ignore[no-untyped-call]
     """Counts the CPU tensors of this thread and stops at `ceiling` bytes.
 
+    Args:
+        ceiling: most live bytes.
+        granule: sizes are rounded up to multiples of it.
+
     Attributes:
         peak: the most live bytes since `reset_peak`.
     """
 
-    def __init__(self, ceiling: int):
-        super().__init__("cpu")
+    def __init__(self, ceiling: int, *, granule: int = GRANULE):
+        super().__init__("cpu", granule=granule)
         self.ceiling = ceiling
         self.peak = 0
         self._made = 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from plafond.errors import DoesNotFitError
 from plafond.job.folders import missing_folders
-from plafond.memory.gpus import Ceiling, context_overhead, gib
+from plafond.memory.calibration import with_overhead
+from plafond.memory.gpus import Ceiling, catalogued, context_overhead, gib
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.remedies import remedies
 from plafond.plan.report import sentence, text
@@ -48,7 +50,7 @@ def budgets_of(
         return []
     for error in missing_folders(job):
         raise error
-    ceiling = ceiling_of(vram, gpu, virtual=virtual) if vram or gpu else _free(device)
+    ceiling = ceiling_of(vram, gpu, virtual=True) if virtual else _on_gpu(device, vram, gpu)
     budgets = []
     for process in job.processes:
         with announced() as step:
@@ -71,10 +73,15 @@ def _budget(plan: Plan) -> Budget:
     return Budget(ceiling=limit, predicted=predicted)
 
 
-def _free(device: torch.device) -> Ceiling:
-    """What a real GPU has free at the moment, for this process."""
-    free, _ = torch.cuda.mem_get_info(device)
+def _on_gpu(device: torch.device, vram: str | None, gpu: str | None) -> Ceiling:
+    """The ceiling that is asked for, or what a real GPU has free at the moment for this process."""
     name = torch.cuda.get_device_name(device)
+    if vram or gpu:
+        ceiling = ceiling_of(vram, gpu, virtual=False, device=name)
+        return replace(ceiling, gpu=ceiling.gpu or catalogued(name))
+    free, _ = torch.cuda.mem_get_info(device)
+    ceiling = with_overhead(
+        Ceiling(free, context_overhead(), f"{gib(free)} free on {name}", catalogued(name)), name
+    )
     # this process's own context is on the device already, so it is no longer among the free bytes
-    overhead = context_overhead()
-    return Ceiling(free + overhead, overhead, f"{gib(free)} free on {name}", None)
+    return replace(ceiling, bytes=free + ceiling.overhead_bytes)

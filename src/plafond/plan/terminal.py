@@ -8,13 +8,20 @@ from contextlib import contextmanager
 
 import platformdirs
 
+from plafond.memory.calibration import with_overhead
 from plafond.memory.gpus import Ceiling, ceiling_for, gib, parse_size
 from plafond.plan.report import NAMES
 from plafond.training.chatter import to_log
 
 
-def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool) -> Ceiling:
+def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool, device: str | None = None) -> Ceiling:
     """The ceiling of ``--vram`` and ``--gpu``; on a virtual GPU live bytes are all there is.
+
+    Args:
+        vram: ``--vram``.
+        gpu: ``--gpu``.
+        virtual: the device is a virtual GPU.
+        device: the name of the real one, where it is known.
 
     Raises:
         UsageError: neither is given, or one cannot be read.
@@ -22,7 +29,9 @@ def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool) -> Ceiling:
     if virtual and vram is not None and gpu is None:
         size = parse_size(vram)
         return Ceiling(size, 0, f"{gib(size)} on a virtual GPU", None)
-    return ceiling_for(vram, gpu)
+    ceiling = ceiling_for(vram, gpu)
+    named = ceiling.gpu or device
+    return ceiling if virtual or named is None else with_overhead(ceiling, named)
 
 
 @contextmanager
