@@ -27,6 +27,7 @@ from plafond.families._contract import TextEmbedding
 from plafond.families.flux import FAMILY
 from plafond.job.schema import ProcessConfig
 from plafond.model.lora import LoraNetwork
+from plafond.memory.kernels import Target
 from plafond.training.loss import noisy_latents, sample_losses
 from plafond.training.trainee import load_lora_file, make_trainee
 
@@ -107,7 +108,7 @@ def measure(seed: int, steps: int | None, folder: Path) -> dict[str, float]:
     (result,) = plafond.train(job, device="cpu")
     (process,) = job.processes
     model = FAMILY.load_transformer(FAMILY.locate(process.model), device=CPU, dtype=torch.float32)
-    network = make_trainee(model, FAMILY, process).network
+    network = make_trainee(model, FAMILY, process, Target("cpu")).network
     assert network is not None
     load_lora_file(network, result.files[0])
     model.eval()

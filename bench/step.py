@@ -30,6 +30,7 @@ from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.schema import ProcessConfig
 from plafond.job.train import TrainConfig
+from plafond.memory.kernels import Target
 from plafond.training.optim import make_optimizer
 from plafond.training.randomness import generator
 from plafond.training.step import MicroBatch, Stepper
@@ -79,7 +80,7 @@ def ours(dtype: torch.dtype) -> Callable[[int], float]:
         train=TrainConfig(gradient_checkpointing=False, optimizer="adamw", lr=1e-4),
         model=ModelConfig(name_or_path="bench", arch="flux"),
     )
-    trainee = make_trainee(make_model(dtype), FAMILY, process)
+    trainee = make_trainee(make_model(dtype), FAMILY, process, Target("cpu"))
     stepper = Stepper(trainee, FAMILY, process, torch.device("cpu"), dtype)
     optimizer = make_optimizer(trainee.parameters.values(), process.train)
     latents, text = inputs(dtype)

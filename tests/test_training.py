@@ -26,6 +26,7 @@ from plafond.report.terminal import Terminal
 from plafond.training.optim import make_optimizer, round_stochastically
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.start import choose_device
+from plafond.memory.kernels import Target
 from plafond.training.step import Stepper
 from plafond.training.trainee import make_trainee
 from runs import assert_same_weights, folder_of, losses, run, weights
@@ -43,7 +44,7 @@ def set_up(job: Path, tmp_path: Path, *overrides: str) -> tuple[ProcessConfig, P
     return (
         process,
         prepared,
-        Stepper(make_trainee(transformer, family, process), family, process, CPU, torch.float32),
+        Stepper(make_trainee(transformer, family, process, Target("cpu")), family, process, CPU, torch.float32),
     )
 
 

@@ -44,7 +44,7 @@ class Learnt:
     choices: dict[Level, Choice] = field(default_factory=dict)
     forwards: dict[Level, Forward] = field(default_factory=dict)
     backwards: dict[tuple[Level, tuple[bool, ...]], Backward] = field(default_factory=dict)
-    others: dict[tuple[bool, ...], Learnt] = field(default_factory=dict)
+    others: dict[tuple[bool, ...], Joint] = field(default_factory=dict)
 
     def choice(self, level: Level) -> Choice:
         """What `level` keeps."""
@@ -138,19 +138,16 @@ class PlannedBlock:
 
     def backward(self, learnt: Learnt, level: Level, wanted: tuple[bool, ...]) -> tuple[Joint, Backward]:
         """The backward pass when only the `wanted` results receive gradients."""
-        other = learnt
+        joint = learnt.joint
         if not all(wanted):
             if wanted not in learnt.others:
-                joint = capture(self.block, self.original, learnt.call, self.target, wanted)
-                learnt.others[wanted] = Learnt(learnt.call, joint, Menu(joint))
-            other = learnt.others[wanted]
+                learnt.others[wanted] = capture(self.block, self.original, learnt.call, self.target, wanted)
+            joint = learnt.others[wanted]
         key = level, wanted
         if key not in learnt.backwards:
             forward = learnt.forward(level)
-            learnt.backwards[key] = backward_of(
-                other.joint, other.menu.backward, forward.kept, forward.inputs
-            )
-        return other.joint, learnt.backwards[key]
+            learnt.backwards[key] = backward_of(joint, forward.kept, forward.inputs)
+        return joint, learnt.backwards[key]
 
 
 class _Pass(torch.autograd.Function):
@@ -205,13 +202,13 @@ class _Pass(torch.autograd.Function):
         return None, None, None, None, None, *gradients[:count], *trained
 
 
-def plan_blocks(model: nn.Module, target: Target) -> list[PlannedBlock]:
-    """Put a `PlannedBlock` in the place of every block's forward, in the model's order."""
-    planned = []
-    for _, block in blocks_of(model):
+def plan_blocks(model: nn.Module, target: Target) -> dict[str, list[PlannedBlock]]:
+    """Put a `PlannedBlock` in the place of every block's forward; they come by group, in the model's order."""
+    planned: dict[str, list[PlannedBlock]] = {}
+    for place, block in blocks_of(model):
         found = PlannedBlock(block, target)
         block.forward = found
-        planned.append(found)
+        planned.setdefault(place.group, []).append(found)
     return planned
 
 

@@ -62,6 +62,7 @@ class Joint:
         state: those of parameters and buffers, in the order of the call.
         tangents: those of the outputs' gradients.
         nodes: operations in order.
+        forward: so many of them belong to the forward pass.
         outputs: the forward pass's results.
         gradients: for each input and each item of the state its gradient, or None.
         places: where the outputs stand among the leaves of the block's return value.
@@ -73,6 +74,7 @@ class Joint:
     state: tuple[fx.Node, ...]
     tangents: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
+    forward: int
     outputs: tuple[fx.Node, ...]
     gradients: tuple[fx.Node | None, ...]
     places: tuple[int, ...]
@@ -129,6 +131,7 @@ def capture(
             raise
         except RuntimeError as error:  # what torch says when an answer depends on data
             raise NotCapturable(str(error)) from error
+        forward_nodes = len(recorder.operations())
         ends = [torch.empty_like(result.detach()) for result in results]
         tangents = [recorder.placeholder(f"tangent_{place}", tensor) for place, tensor in enumerate(ends)]
         gradients: list[fx.Node | None] = [None] * len(tensors)
@@ -152,7 +155,8 @@ def capture(
         inputs=tuple(inputs),
         state=tuple(state),
         tangents=tuple(tangents),
-        nodes=tuple(node for node in recorder.graph.nodes if node.op == "call_function"),
+        nodes=recorder.operations(),
+        forward=forward_nodes,
         outputs=tuple(outputs),
         gradients=tuple(gradients),
         places=places,
@@ -187,6 +191,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._owners: dict[int, fx.Node] = {}
         self._overwritten: set[_Key] = set()
         self._alive: list[Tensor] = []
+
+    def operations(self) -> tuple[fx.Node, ...]:
+        """What was written down so far."""
+        return tuple(node for node in self.graph.nodes if node.op == "call_function")
 
     def placeholder(self, name: str, tensor: Tensor) -> fx.Node:
         """A value that is given."""

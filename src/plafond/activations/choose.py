@@ -9,7 +9,7 @@ solution, so it is exact.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,11 +74,12 @@ class Menu:
 
     def __init__(self, joint: Joint):
         self.joint = joint
-        self.backward = _after(joint.nodes, set(joint.tangents))
+        self.backward = {*joint.nodes[joint.forward :], *joint.tangents}
+        used = closure([node for node in joint.gradients if node is not None])
         read = [
             argument
-            for node in joint.nodes
-            if node in self.backward
+            for node in joint.nodes[joint.forward :]
+            if node in used
             for argument in node.all_input_nodes
             if argument not in self.backward
         ]
@@ -207,11 +208,16 @@ def source(result: fx.Node) -> fx.Node:
     return first
 
 
-def _after(nodes: Iterable[fx.Node], start: set[fx.Node]) -> set[fx.Node]:
-    found = set(start)
-    for node in nodes:
-        if any(argument in found for argument in node.all_input_nodes):
+def closure(wanted: Sequence[fx.Node], given: Container[fx.Node] = ()) -> set[fx.Node]:
+    """Everything that leads to `wanted`, not going behind what is `given`."""
+    found: set[fx.Node] = set()
+    stack = list(wanted)
+    while stack:
+        node = stack.pop()
+        if node not in found:
             found.add(node)
+            if node not in given:
+                stack += node.all_input_nodes
     return found
 
 

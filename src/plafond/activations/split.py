@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.fx.graph import _BoxedCodeGen
 
 from plafond.activations.capture import Joint
+from plafond.activations.choose import closure
 
 aten = torch.ops.aten
 Pass = Callable[[list[Tensor]], tuple[Any, ...]]
@@ -68,27 +69,26 @@ def forward_of(joint: Joint, kept: Iterable[fx.Node]) -> Forward:
     return Forward(run=_function(graph), kept=tuple(node.name for node in results), inputs=inputs)
 
 
-def backward_of(joint: Joint, backward: set[fx.Node], kept: Iterable[str], inputs: Iterable[int]) -> Backward:
+def backward_of(joint: Joint, kept: Iterable[str], inputs: Iterable[int]) -> Backward:
     """The backward pass, given what the forward pass kept.
 
     Args:
         joint: the block's operations.
-        backward: those that belong to the backward pass.
         kept: names of results that are there; others are computed again.
         inputs: places of inputs that are there.
     """
     there = {node for node in joint.nodes if node.name in set(kept)}
     there |= {joint.inputs[place] for place in inputs}
     wanted = [node for node in joint.gradients if node is not None]
-    used = _closure(wanted, there, {*joint.state, *joint.tangents, *joint.inputs})
+    used = closure(wanted, there)
     graph = fx.Graph()
     order = [*(node for node in joint.nodes if node in there), *joint.inputs, *joint.state, *joint.tangents]
     given = [node for node in order if node in used]
     copies = {node: graph.placeholder(node.name) for node in given}
     for node, copy in copies.items():
         copy.meta = dict(node.meta)
-    for node in joint.nodes:
-        if node in backward and node in used:
+    for node in joint.nodes[joint.forward :]:
+        if node in used:
             _copy(graph, joint, copies, [node])
     _copy(graph, joint, copies, wanted)
     graph.output(tuple(copies[node] for node in wanted))
@@ -110,20 +110,6 @@ def _places(nodes: Sequence[fx.Node], chosen: set[fx.Node]) -> tuple[int, ...]:
 def _position(joint: Joint) -> Callable[[fx.Node], int]:
     places = {node: place for place, node in enumerate(joint.nodes)}
     return lambda node: places[node]
-
-
-def _closure(wanted: Sequence[fx.Node], there: set[fx.Node], given: set[fx.Node]) -> set[fx.Node]:
-    """Everything that leads to `wanted`, not going behind what is there or given."""
-    found: set[fx.Node] = set()
-    stack = list(wanted)
-    while stack:
-        node = stack.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if node not in there and node not in given:
-            stack += node.all_input_nodes
-    return found
 
 
 def _copy(graph: fx.Graph, joint: Joint, copies: dict[fx.Node, fx.Node], wanted: Sequence[fx.Node]) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from plafond.activations.plan import level
 from plafond.errors import PlafondError
 from plafond.job.dataset import DatasetConfig
 from plafond.job.document import KeyPath
@@ -16,7 +17,7 @@ from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
-from plafond.job.section import Section, one_name
+from plafond.job.section import Expected, Section, one_name
 from plafond.job.source import Source
 from plafond.job.train import TrainConfig
 
@@ -25,9 +26,34 @@ DEFAULT_SEED = 42
 PROCESS_TYPES = ("sd_trainer", "diffusion_trainer", "ui_trainer")
 
 
+def _readable(value: object) -> object:
+    """Refuse levels that do not exist, and numbers of blocks that are none."""
+    groups = value.values() if isinstance(value, dict) else (value,)
+    for group in groups:
+        for name, count in (group if isinstance(group, dict) else {group: 1}).items():
+            if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(name)
+            level(name)
+    return value
+
+
+LevelPlan = Annotated[
+    str | dict[str, str | dict[str, int]],
+    BeforeValidator(_readable),
+    Expected(
+        'keep, attention, recompute, offload or "selective 2000" (FLOP per kept byte), or these by group of blocks'
+    ),
+]
+
+
 class PlafondConfig(Section):
     """Settings that only plafond has."""
 
+    activation_plan: LevelPlan | None = Field(
+        None,
+        description="What blocks keep for the backward pass, in place of train.gradient_checkpointing: a level, or "
+        "for each group of blocks a level or numbers of blocks by level, first to last.",
+    )
     latent_cache_dir: str | None = Field(
         None, description="Folder for cached latents and text embeddings; beside the data when not given."
     )

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plafond.activations.plan import Activations, asked_for
 from plafond.data.batches import Batch, Item
 from plafond.data.buckets import Bucket
 from plafond.data.folder import Picture
@@ -79,6 +80,7 @@ class Rehearsal:
     ):
         self.process, self.family, self.source, self.target = process, family, source, target
         self.granule, self.full_depth, self.device = granule, full_depth, device
+        self.activations = Activations(default=asked_for(process))
         self.dtype = DTYPES[process.train.dtype]
         self.config = source.config("transformer")
 
@@ -255,7 +257,9 @@ class _Stage:
         self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
         with host_memory():
             transformer = rehearsal.build(lambda: self.family.build_transformer(config))
-            self.trainee: Trainee = make_trainee(transformer, self.family, _without_files(self.process))
+            self.trainee: Trainee = make_trainee(
+                transformer, self.family, _without_files(self.process), rehearsal.target
+            )
         self._undo = ledger.watch(transformer)
         ledger.watch_gradients(self.trainee.parameters.values())
 
@@ -273,7 +277,12 @@ class _Stage:
         self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
         label(self.ema.averages.values() if self.ema else (), "optimizer")
         self.stepper = Stepper(
-            self.trainee, self.family, self.process, self.rehearsal.device, self.rehearsal.dtype
+            self.trainee,
+            self.family,
+            self.process,
+            self.rehearsal.device,
+            self.rehearsal.dtype,
+            self.rehearsal.activations,
         )
 
     def step(self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int) -> None:

@@ -41,6 +41,13 @@ class Target:
     kind: str = "cuda"
     capability: tuple[int, int] = (8, 9)
 
+    @classmethod
+    def of(cls, device: torch.device) -> Target:
+        """The device itself."""
+        if device.type == "cuda":
+            return cls("cuda", torch.cuda.get_device_capability(device))
+        return cls("cpu")
+
     @property
     def is_cuda(self) -> bool:
         """Whether it is a GPU."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from plafond.activations.plan import Activations
 from plafond.memory.virtual import VirtualGpu, virtual_gpu
 
 
@@ -18,10 +19,12 @@ class Budget:
     Args:
         ceiling: most bytes: live bytes on the virtual GPU of the CPU, reserved bytes on CUDA; None for no limit.
         predicted: the plan's peak of allocated bytes for training on each bucket, as ``1024x768``.
+        activations: what blocks keep on each bucket; what the job asks for when not given.
     """
 
     ceiling: int | None = None
     predicted: Mapping[str, int] = field(default_factory=dict)
+    activations: Activations | None = None
 
 
 class Gauge:

@@ -16,6 +16,7 @@ from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.memory.gpus import gib
+from plafond.memory.kernels import Target
 from plafond.memory.residence import enter, host_memory, label, move_in, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
@@ -148,14 +149,17 @@ class Run:
             enter("loading")
             with host_memory():
                 transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
-                self.trainee: Trainee = make_trainee(transformer, self.family, process)
+                target = Target.of(self.device)
+                self.trainee: Trainee = make_trainee(transformer, self.family, process, target)
             move_in(transformer, self.device)
             label(self.trainee.parameters.values(), "lora")
         self.optimizer = make_optimizer(self.trainee.parameters.values(), process.train)
         ema = process.train.ema_config
         self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
         label(self.ema.averages.values() if self.ema else (), "optimizer")
-        self.stepper = Stepper(self.trainee, self.family, process, self.device, dtype)
+        self.stepper = Stepper(
+            self.trainee, self.family, process, self.device, dtype, self.budget.activations
+        )
         self.feed: Feed = prepared.feed
         self.checkpoints = Checkpoints(self.folder)
         self.identity: Identity = self.trainee.identity(process)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plafond.activations.plan import Activations, asked_for
 from plafond.data.batches import Batch
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
@@ -57,7 +58,9 @@ class Stepper:
         process: ProcessConfig,
         device: torch.device,
         dtype: torch.dtype,
+        activations: Activations | None = None,
     ):
+        self.activations = activations or Activations(default=asked_for(process))
         self.trainee, self.family, self.process = trainee, family, process
         self.device, self.dtype = device, dtype
 
@@ -103,6 +106,7 @@ class Stepper:
         latents, noise, sigmas = (put(tensor, self.device) for tensor in (latents, noise, sigmas))
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
         text = {name: put(tensor, self.device, self.dtype) for name, tensor in micro.text.items()}
+        self.trainee.use(self.activations.of(str(micro.batch.bucket)))
         config = micro.batch.items[0].config  # a batch has one strength and one multiplier
         with self.trainee.strength(config.network_weight):
             velocity = self.family.predict(self.trainee.transformer, noisy, sigmas, text, settings)

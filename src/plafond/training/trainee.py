@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plafond.activations.blocks import PlannedBlock, plan_blocks
+from plafond.activations.plan import ActivationPlan, asked_for
 from plafond.errors import CheckpointError, JobError
 from plafond.families._contract import Family
 from plafond.job.schema import ProcessConfig
+from plafond.memory.kernels import Target
 from plafond.memory.residence import host_memory
 from plafond.model.checkpoint import reading
 from plafond.model.lora import LoraNetwork, Targets, inject
@@ -23,11 +26,21 @@ from plafond.training.randomness import derived_seed
 
 @dataclass(frozen=True)
 class Trainee:
-    """The transformer, with the adapter if there is one, and the parameters that the optimizer sees."""
+    """The transformer, with the adapter if there is one, and the parameters that the optimizer sees.
+
+    `blocks` are the transformer's blocks, by group.
+    """
 
     transformer: nn.Module
     network: LoraNetwork | None
     parameters: dict[str, nn.Parameter]
+    blocks: Mapping[str, Sequence[PlannedBlock]]
+
+    def use(self, plan: ActivationPlan) -> None:
+        """Let every block keep what `plan` says, from its next forward pass on."""
+        for group, blocks in self.blocks.items():
+            for block, level in zip(blocks, plan.levels(group, len(blocks)), strict=True):
+                block.level = level
 
     @contextmanager
     def strength(self, multiplier: float) -> Iterator[None]:
@@ -62,16 +75,34 @@ class Trainee:
                 parameter.copy_(weights[name])
 
 
-def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig) -> Trainee:
+def make_trainee(
+    transformer: nn.Module, family: Family, process: ProcessConfig, target: Target
+) -> Trainee:
     """Put the job's adapter on the transformer, or unfreeze it when the job has no ``network``.
 
+    Args:
+        transformer: the model.
+        family: its family.
+        process: the job's process.
+        target: the device that runs it or, on ``meta``, is predicted.
+
     Raises:
-        JobError: the job's filters leave nothing to train.
+        JobError: the job's filters leave nothing to train, or its activation plan names no group of blocks.
     """
-    if process.train.gradient_checkpointing:
-        transformer.enable_gradient_checkpointing()  # type: ignore[operator]
+    network, parameters = _adapt(transformer, family, process)
+    blocks = plan_blocks(transformer, target)
+    named = asked_for(process).groups
+    if unknown := [group for group in named if group not in blocks]:
+        message = f"the model has no {unknown[0]}; its groups of blocks are {', '.join(blocks)}"
+        raise JobError(message, key="plafond.activation_plan")
+    return Trainee(transformer, network, parameters, blocks)
+
+
+def _adapt(
+    transformer: nn.Module, family: Family, process: ProcessConfig
+) -> tuple[LoraNetwork | None, dict[str, nn.Parameter]]:
     if process.network is None:
-        return Trainee(transformer, None, _unfreeze(transformer, process))
+        return None, _unfreeze(transformer, process)
     rank = process.network.linear
     kwargs = process.network.network_kwargs
     network = inject(
@@ -93,7 +124,7 @@ def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig)
     for path, layer in network.layers.items():
         parameters[f"{path}.lora_A.weight"] = layer.lora_A
         parameters[f"{path}.lora_B.weight"] = layer.lora_B
-    return Trainee(transformer, network, parameters)
+    return network, parameters
 
 
 def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Parameter]:
