@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from plafond.activations.capture import Call, Joint, NotCapturable, capture, without_data
@@ -119,22 +120,28 @@ class PlannedBlock:
         key = (self._likeness, self.block.training, constants, shape, spec)
         found = _learnt.get(key)
         if found is None:
-            call = Call(
-                leaves=tuple(without_data(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
-                spec=spec,
-                tensors=places,
-                state={name: without_data(held[name_]) for held, name_, name in self._state},
-                device=leaves[places[0]].device,
-            )
-            try:
-                joint = capture(self.block, self.original, call, self.target)
-                found = Learnt(call, joint, Menu(joint))
-            except NotCapturable as error:
-                found = error
+            found = self._look(leaves, spec, places)
             while len(_learnt) >= REMEMBERED:
                 del _learnt[next(iter(_learnt))]
             _learnt[key] = found
         return found
+
+    def _look(
+        self, leaves: Sequence[Any], spec: pytree.TreeSpec, places: tuple[int, ...]
+    ) -> Learnt | NotCapturable:
+        with _disable_current_modes():  # nobody counts tensors without data
+            call = Call(
+                leaves=tuple(without_data(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
+                spec=spec,
+                tensors=places,
+                state={name: without_data(held[key]) for held, key, name in self._state},
+                device=leaves[places[0]].device,
+            )
+            try:
+                joint = capture(self.block, self.original, call, self.target)
+            except NotCapturable as error:
+                return error
+            return Learnt(call, joint, Menu(joint))
 
     def backward(self, learnt: Learnt, level: Level, wanted: tuple[bool, ...]) -> tuple[Joint, Backward]:
         """The backward pass when only the `wanted` results receive gradients."""
