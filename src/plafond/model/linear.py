@@ -2,7 +2,7 @@
 
 ``y = W x + b + scale * B down`` with ``down = A x``. Being one operation each way, a product is kept or computed again
 as a whole, its parts are accumulated in place, and a packed weight is unpacked inside it and nowhere else: nothing
-that lives on refers to the unpacked copy.
+that lives on refers to the unpacked copy. The parts are spelt as what a ledger counts: ``mm``, not ``@``.
 
 Shapes: ``N`` tokens, ``in``/``out`` features, ``r`` rank.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
@@ -41,7 +40,8 @@ def linear(
     scale: float,
 ) -> Tensor:
     """(N, in) to (N, out); `down` (N, r) and `lora_b` (out, r) are the low-rank addition."""
-    out = F.linear(x, dense(weight, layout, x.dtype), bias)
+    transposed = dense(weight, layout, x.dtype).t()
+    out = torch.mm(x, transposed) if bias is None else torch.addmm(bias, x, transposed)
     if down is not None and lora_b is not None:
         out.addmm_(down, lora_b.to(x.dtype).t(), alpha=scale)
     return out
@@ -51,7 +51,7 @@ def linear_input_gradient(
     grad: Tensor, weight: list[Tensor], layout: str, grad_down: Tensor | None, lora_a: Tensor | None
 ) -> Tensor:
     """Gradient (N, in) of the input; `grad_down` (N, r) is that of ``A x``."""
-    out = grad @ dense(weight, layout, grad.dtype)
+    out = torch.mm(grad, dense(weight, layout, grad.dtype))
     if grad_down is not None and lora_a is not None:
         out.addmm_(grad_down, lora_a.to(grad.dtype))
     return out
@@ -61,11 +61,11 @@ def lora_gradients(
     grad: Tensor, x: Tensor, down: Tensor, lora_a: Tensor, lora_b: Tensor, keep: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of ``A x`` (N, r), of ``A`` (r, in) and of ``B`` (out, r)."""
-    grad_down = (grad @ lora_b.to(grad.dtype)).mul_(scale)
-    grad_b = (grad.t() @ down).to(lora_b.dtype).mul_(scale)
+    grad_down = torch.mm(grad, lora_b.to(grad.dtype)).mul_(scale)
+    grad_b = torch.mm(grad.t(), down).to(lora_b.dtype).mul_(scale)
     if keep is not None:
         grad_down.mul_(keep)
-    grad_a = (grad_down.t() @ x).to(lora_a.dtype)
+    grad_a = torch.mm(grad_down.t(), x).to(lora_a.dtype)
     return grad_down, grad_a, grad_b
 
 
