@@ -8,8 +8,8 @@ was large enough; then the rows that cannot be compared, and why. How rows are m
 are 1024³ bytes.
 
 plafond predicts its own training step. All comparable rows were made by other ones, most by PEFT with float32 adapters;
-a dry run of PEFT's layers takes 0 to 2 GiB more than plafond's where blocks are recomputed, and 7 GiB more for
-``df-10994-flux-bs2-nogc``. Where the unit of a figure is uncertain, the second error is that of the other reading.
+a dry run of PEFT's layers takes 0 to 2 GiB more than plafond's where blocks are recomputed. Where the unit of a figure
+is uncertain, the second error is that of the other reading.
 """
 
 from __future__ import annotations
@@ -147,12 +147,6 @@ def _text(results: list[tuple[Case, Prediction]], others: list[Case]) -> str:
             lines.append(
                 f"{case.id:30} {case.card_gb:3} GB {case.outcome:>9} {planned:>8} {prediction.device / GIB:10.2f}"
             )
-            if case.figure is not None:
-                predicted, first, _ = _errors(case, prediction)
-                lines.append(
-                    f"    {case.figure.bytes / GIB:.2f} GiB {case.figure.kind} when it failed,"
-                    f" {predicted / GIB:.2f} predicted ({first:+.1%})"
-                )
             lines += [f"    {note}" for note in case.notes]
     lines.append("\nnot compared:")
     for case in others:

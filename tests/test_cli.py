@@ -32,7 +32,7 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 def test_help_names_every_command_and_the_exit_codes() -> None:
     shown = " ".join(plafond("--help").stdout.split())
-    for command in ("train", "check", "demo", "models", "schema"):
+    for command in ("train", "check", "demo", "models", "calibrate", "schema"):
         assert command in shown
     assert "Exit codes: 0 done" in shown
 

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pynvml
 import torch
@@ -65,20 +66,20 @@ class Meter:
 
     def _own(self) -> int | None:
         """Bytes of this process by the driver's list of processes."""
-        try:
-            running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle())
-        except pynvml.NVMLError:
-            return None
+        running = self._asked(pynvml.nvmlDeviceGetComputeRunningProcesses) or []
         return next((one.usedGpuMemory for one in running if one.pid == os.getpid()), None)
 
     def _whole(self) -> int | None:
         """Bytes of all processes together."""
-        try:
-            return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle()).used)
-        except pynvml.NVMLError:
-            return None
+        memory = self._asked(pynvml.nvmlDeviceGetMemoryInfo)
+        return None if memory is None else int(memory.used)
 
-    def _handle(self) -> object:
-        pynvml.nvmlInit()
-        # torch's own way from its numbering, which CUDA_VISIBLE_DEVICES changes, to NVML's; makes no context
-        return pynvml.nvmlDeviceGetHandleByIndex(torch.cuda._get_nvml_device_index(self.device))
+    def _asked(self, question: Callable[[Any], Any]) -> Any:
+        """What the driver answers about the device; None where it does not."""
+        try:
+            pynvml.nvmlInit()
+            # torch's own way from its numbering, which CUDA_VISIBLE_DEVICES changes, to NVML's; makes no context
+            index = torch.cuda._get_nvml_device_index(self.device)
+            return question(pynvml.nvmlDeviceGetHandleByIndex(index))
+        except (pynvml.NVMLError, RuntimeError):
+            return None
