@@ -26,8 +26,8 @@ from plafond.data.images import load_rgb, to_pixels
 from plafond.families._contract import TextEmbedding
 from plafond.families.flux import FAMILY
 from plafond.job.schema import ProcessConfig
-from plafond.model.lora import LoraNetwork
 from plafond.memory.kernels import Target
+from plafond.model.lora import LoraNetwork
 from plafond.training.loss import noisy_latents, sample_losses
 from plafond.training.trainee import load_lora_file, make_trainee
 

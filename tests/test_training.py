@@ -22,11 +22,11 @@ from plafond.families._contract import TextEmbedding
 from plafond.families.flux import Flux, bypass_guidance
 from plafond.job.schema import ProcessConfig
 from plafond.job.train import TrainConfig
+from plafond.memory.kernels import Target
 from plafond.report.terminal import Terminal
 from plafond.training.optim import make_optimizer, round_stochastically
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.start import choose_device
-from plafond.memory.kernels import Target
 from plafond.training.step import Stepper
 from plafond.training.trainee import make_trainee
 from runs import assert_same_weights, folder_of, losses, run, weights
@@ -44,7 +44,9 @@ def set_up(job: Path, tmp_path: Path, *overrides: str) -> tuple[ProcessConfig, P
     return (
         process,
         prepared,
-        Stepper(make_trainee(transformer, family, process, Target("cpu")), family, process, CPU, torch.float32),
+        Stepper(
+            make_trainee(transformer, family, process, Target("cpu")), family, process, CPU, torch.float32
+        ),
     )
 
 

@@ -85,7 +85,7 @@ class PlannedBlock:
             for name, value in held.items()
             if value is not None
         ]
-        self._constants = [module for module in block.modules() if hasattr(module, "constants")]
+        self._constants: list[Any] = [module for module in block.modules() if hasattr(module, "constants")]
         self._likeness = (target, _likeness(block), tuple(_layout(tensor) for tensor in self.state()))
 
     def state(self) -> list[Tensor]:

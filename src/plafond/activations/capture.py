@@ -177,7 +177,7 @@ def _run(
         return pytree.tree_flatten(forward(*args, **kwargs))
 
 
-_Key = tuple[int, int, torch.Size, tuple[int, ...], torch.dtype]
+_Key = tuple[Any, ...]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -246,19 +246,15 @@ def _flops(node: fx.Node) -> int:
 def _made(node: fx.Node) -> Any:
     if "val" in node.meta:
         return node.meta["val"]
-    found = sorted(
-        (user for user in node.users if user.target is operator.getitem), key=lambda user: user.args[1]
-    )
-    return tuple(user.meta["val"] for user in found)
+    users: list[Any] = [user for user in node.users if user.target is operator.getitem]
+    return tuple(user.meta["val"] for user in sorted(users, key=lambda user: user.args[1]))
 
 
 def _moved(node: fx.Node) -> int:
-    read = sum(
-        _value(argument).numel() * _value(argument).element_size() for argument in node.all_input_nodes
-    )
     made = _made(node)
     written = made if isinstance(made, tuple) else (made,)
-    return read + sum(value.numel() * value.element_size() for value in written)
+    values = [*(_value(argument) for argument in node.all_input_nodes), *written]
+    return sum(int(value.numel()) * value.element_size() for value in values)
 
 
 def _repeatable(node: fx.Node) -> bool:
@@ -270,4 +266,5 @@ def _repeatable(node: fx.Node) -> bool:
     if "dropout_p" not in names:
         return False
     place = names.index("dropout_p")
-    return (node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)) == 0.0
+    chance: Any = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return bool(chance == 0.0)

@@ -7,8 +7,6 @@ from typing import Literal
 
 Kind = Literal["keep", "selective", "attention", "recompute", "offload"]
 
-KINDS: tuple[Kind, ...] = ("keep", "selective", "attention", "recompute", "offload")
-
 CHEAPEST = 1e5
 """FLOP per byte: results that cost this much are kept by every level, if they are small. A modulation vector is a few
 KiB and takes a pass over a weight of 100 MB; no activation of a token sequence comes near."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
-from plafond.activations.levels import KEEP, KINDS, RECOMPUTE, Level
+from plafond.activations.levels import KEEP, RECOMPUTE, Kind, Level
 
 if TYPE_CHECKING:
     from plafond.job.schema import ProcessConfig
@@ -95,7 +95,7 @@ def level(text: str) -> Level:
     """
     kind, _, price = text.partition(" ")
     if kind == "selective":
-        return Level(kind=kind, price=float(price))
-    if kind in KINDS and not price:
-        return Level(kind=kind)  # type: ignore[arg-type]
+        return Level(kind="selective", price=float(price))
+    if kind in get_args(Kind) and not price:
+        return Level(kind=cast(Kind, kind))
     raise ValueError(text)

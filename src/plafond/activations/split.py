@@ -144,9 +144,9 @@ def _add_in_place(graph: fx.Graph) -> None:
         if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
             continue
         for summand, other in (node.args, node.args[::-1]):
-            if _reusable(summand, node, owners) and last[owners[summand]] == place:  # type: ignore[index]
+            if _reusable(summand, node, owners) and last[owners[summand]] == place:
                 node.target, node.args = aten.add_.Tensor, (summand, other)
-                mine, theirs = owners[node], owners[summand]  # type: ignore[index]
+                mine, theirs = owners[node], owners[summand]
                 last[theirs] = max(last[theirs], last.get(mine, place))
                 for alias, held in owners.items():
                     if held is mine:

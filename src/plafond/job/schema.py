@@ -31,7 +31,12 @@ def _readable(value: object) -> object:
     groups = value.values() if isinstance(value, dict) else (value,)
     for group in groups:
         for name, count in (group if isinstance(group, dict) else {group: 1}).items():
-            if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            if (
+                not isinstance(name, str)
+                or isinstance(count, bool)
+                or not isinstance(count, int)
+                or count < 1
+            ):
                 raise ValueError(name)
             level(name)
     return value

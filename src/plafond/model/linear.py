@@ -9,6 +9,7 @@ Shapes: ``N`` tokens, ``in``/``out`` features, ``r`` rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from plafond.model.packing import dense
 
-_library = torch.library.Library("plafond", "DEF")
+_library: Any = torch.library.Library("plafond", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(
     "linear(Tensor x, Tensor[] weight, str layout, Tensor? bias, Tensor? down, Tensor? lora_b, float scale) -> Tensor"
 )
@@ -69,7 +70,7 @@ def lora_gradients(
     return grad_down, grad_a, grad_b
 
 
-OPERATIONS = {
+OPERATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.plafond.linear.default: linear,
     torch.ops.plafond.linear_input_gradient.default: linear_input_gradient,
     torch.ops.plafond.lora_gradients.default: lora_gradients,

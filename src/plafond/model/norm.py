@@ -5,12 +5,13 @@ On CUDA these are torch's own fused kernels; without data, on ``meta``, they onl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_library = torch.library.Library("plafond", "FRAGMENT")
+_library: Any = torch.library.Library("plafond", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("rms_norm(Tensor x, Tensor? weight, float? eps) -> (Tensor, Tensor)")
 _library.define(
     "rms_norm_backward(Tensor grad, Tensor x, Tensor rows, Tensor? weight, bool[2] wanted) -> (Tensor, Tensor)"
@@ -39,7 +40,7 @@ def rms_norm_backward(
     return grad_x, grad_weight
 
 
-OPERATIONS = {
+OPERATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.plafond.rms_norm.default: rms_norm,
     torch.ops.plafond.rms_norm_backward.default: rms_norm_backward,
 }
@@ -54,6 +55,7 @@ class FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor:
+        """`x` normalised over its last dimension."""
         x = x.contiguous()
         out, rows = torch.ops.plafond.rms_norm(x, weight, eps)
         ctx.save_for_backward(x, weight, rows)
@@ -61,6 +63,7 @@ class FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Gradients of `x` and `weight`."""
         x, weight, rows = ctx.saved_tensors
         wanted = [bool(needed) for needed in ctx.needs_input_grad[:2]]
         grad_x, grad_weight = torch.ops.plafond.rms_norm_backward(grad.contiguous(), x, rows, weight, wanted)

@@ -75,9 +75,7 @@ class Trainee:
                 parameter.copy_(weights[name])
 
 
-def make_trainee(
-    transformer: nn.Module, family: Family, process: ProcessConfig, target: Target
-) -> Trainee:
+def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig, target: Target) -> Trainee:
     """Put the job's adapter on the transformer, or unfreeze it when the job has no ``network``.
 
     Args:
