@@ -164,7 +164,7 @@ def test_a_model_is_cut_to_the_card_and_what_does_not_fit_is_named(monkeypatch: 
         return Taken(allocated=10 * GIB, reserved=11 * GIB, device=11 * GIB + context.pop())
 
     monkeypatch.setattr(Meter, "measure", measure)
-    found = Trial(torch.device("cuda"), lambda title: nullcontext()).run()
+    found = Trial(torch.device("cuda", 0), lambda title: nullcontext()).run()
     assert found.model.startswith("FLUX.1-dev at full width, ") and " of 57 blocks, to fit" in found.model
     assert [row.case for row in found.rows] == [cases[0], cases[2]]
     assert found.notes == (f"{cases[1]}: does not fit and was left out",)

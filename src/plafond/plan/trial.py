@@ -126,14 +126,13 @@ class Trial:
     """The cases of one device; to be made before anything is on it.
 
     Args:
-        device: a CPU or a GPU.
+        device: a CPU or, with its index, a GPU.
         doing: shows what is going on inside its ``with`` block.
     """
 
     def __init__(self, device: torch.device, doing: Callable[[str], AbstractContextManager[None]]):
+        self.device, self.doing = device, doing
         self.on_gpu = device.type == "cuda"
-        self.device = torch.device("cuda", device.index or 0) if self.on_gpu else device
-        self.doing = doing
         self.meter = Meter(self.device) if self.on_gpu else None
         self.family = next(family for family in families() if family.miniature)
         self.notes: list[str] = []

@@ -57,11 +57,13 @@ def _placed(job: Job, process: int) -> Iterator[None]:
 def choose_device(name: str) -> torch.device:
     """The device that ``--device`` names; ``auto`` is the first GPU, or the CPU when there is none.
 
+    A GPU comes with its index, which torch's memory limits ask for.
+
     Raises:
         UsageError: there is no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -71,4 +73,4 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise UsageError(f"--device {name}: this machine has {found} CUDA device{'' if found == 1 else 's'}")
-    return device
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
