@@ -72,12 +72,14 @@ class PlannedBlock:
 
     Attributes:
         level: what its passes keep from now on.
+        learnt: its operations on the shape that it met last; None before, and when they cannot be written down.
     """
 
     def __init__(self, block: nn.Module, target: Target):
         self.block, self.target = block, target
         self.original: Callable[..., Any] = block.forward
         self.level = KEEP
+        self.learnt: Learnt | None = None
         self._state = [
             (held, name, f"{path}.{name}" if path else name)
             for path, module in block.named_modules()
@@ -104,6 +106,7 @@ class PlannedBlock:
         if not (trained or any(tensor.requires_grad for tensor in inputs)):
             return self.original(*args, **kwargs)
         learnt = self.learn(leaves, spec, places)
+        self.learnt = None if isinstance(learnt, NotCapturable) else learnt
         if isinstance(learnt, NotCapturable):
             if self.level.kind == "keep":
                 return self.original(*args, **kwargs)

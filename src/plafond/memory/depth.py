@@ -57,6 +57,55 @@ def deepen(trace: Trace, depths: Mapping[str, int]) -> Trace:
     return _Deepening(trace, depths).result()
 
 
+Segments = Mapping[str, Sequence[int]]
+"""For each group of blocks the lengths of stretches of blocks that do the same, in the deep model."""
+
+
+def shallow_lengths(lengths: Sequence[int]) -> list[int]:
+    """The same stretches in the shallow model."""
+    return [min(length, SHALLOW) for length in lengths]
+
+
+def deepen_segments(trace: Trace, segments: Segments) -> Trace:
+    """Lengthen a trace of a model whose groups fall into stretches of blocks that are alike.
+
+    Args:
+        trace: of the model whose stretches have `shallow_lengths`.
+        segments: the lengths in the deep model.
+
+    Raises:
+        NotUniform: as `deepen`.
+    """
+    apart: dict[Block, Block] = {}
+    together: dict[Block, Block] = {}
+    depths: dict[str, int] = {}
+    for group, lengths in segments.items():
+        near = far = 0
+        for number, length in enumerate(lengths):
+            name = f"{group}/{number}"
+            short = min(length, SHALLOW)
+            apart.update({Block(group, near + index): Block(name, index) for index in range(short)})
+            together.update({Block(name, index): Block(group, far + index) for index in range(length)})
+            if length > SHALLOW:
+                depths[name] = length
+            near, far = near + short, far + length
+    return _renamed(deepen(_renamed(trace, apart), depths), together)
+
+
+def _renamed(trace: Trace, names: Mapping[Block, Block]) -> Trace:
+    def name(block: Block | None) -> Block | None:
+        return None if block is None else names.get(block, block)
+
+    return Trace(
+        sizes=trace.sizes,
+        kinds=trace.kinds,
+        owners=[name(owner) for owner in trace.owners],
+        events=[event._replace(block=name(event.block)) for event in trace.events],
+        start=trace.start,
+        flops={name(block): flops for block, flops in trace.flops.items()},
+    )
+
+
 class _Deepening:
     def __init__(self, trace: Trace, depths: Mapping[str, int]):
         self.trace, self.depths = trace, depths

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plafond.activations.plan import Activations, asked_for
+from plafond.activations.choose import Menu
+from plafond.activations.plan import ActivationPlan, Activations, asked_for
 from plafond.data.batches import Batch, Item
 from plafond.data.buckets import Bucket
 from plafond.data.folder import Picture
@@ -26,7 +28,7 @@ from plafond.families._contract import Family, TextEmbedding
 from plafond.job.dataset import DatasetConfig
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
-from plafond.memory.depth import SHALLOW, NotUniform, deepen
+from plafond.memory.depth import SHALLOW, NotUniform, deepen_segments, shallow_lengths
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
 from plafond.memory.residence import counting, host_memory, label, move_in, put
@@ -65,6 +67,10 @@ class Rehearsal:
         granule: sizes are rounded up to multiples of it.
         full_depth: build every block instead of lengthening the trace; for tests.
         device: ``meta``; a real one runs the same phases for real, to compare.
+
+    Attributes:
+        activations: what blocks keep in training; what the job asks for, unless it is set.
+        menus: what a block of each group can keep, as of the last training phase.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class Rehearsal:
         self.process, self.family, self.source, self.target = process, family, source, target
         self.granule, self.full_depth, self.device = granule, full_depth, device
         self.activations = Activations(default=asked_for(process))
+        self.menus: dict[str, Menu] = {}
         self.dtype = DTYPES[process.train.dtype]
         self.config = source.config("transformer")
 
@@ -141,8 +148,9 @@ class Rehearsal:
             ledger.mark()
             for step in range(1, STEPS + 1):
                 stage.step(step, shape, bucket, batch)
+            self.menus = stage.menus()
 
-        return self._deep(phase)
+        return self._deep(phase, self.activations.of(str(bucket)))
 
     def preview(self, item: SampleItem) -> Trace:
         """One preview, while all that training needs stays."""
@@ -181,20 +189,35 @@ class Rehearsal:
         with chosen_kernels(self.target), counting(ledger):
             yield ledger
 
-    def _deep(self, phase: Callable[[MetaLedger, _Stage], None]) -> Trace:
+    def _deep(
+        self, phase: Callable[[MetaLedger, _Stage], None], activations: ActivationPlan | None = None
+    ) -> Trace:
+        """The trace of a phase in which every block does what `activations` says."""
+        plan = activations or self.activations.default
         depths = {group: int(self.config[key]) for group, key in self.family.depth.items()}
-        longer = {group: depth for group, depth in depths.items() if depth > SHALLOW}
-        if self.full_depth or not longer:
-            return self._play(phase, self.config)
-        shallow = {self.family.depth[group]: SHALLOW for group in longer}
+        segments = {group: plan.segments(group, depth) for group, depth in depths.items()}
+        lengths = {group: [length for _, length in found] for group, found in segments.items()}
+        if self.full_depth or all(length <= SHALLOW for found in lengths.values() for length in found):
+            return self._play(phase, self.config, plan)
+        short = {group: shallow_lengths(found) for group, found in lengths.items()}
+        config = {self.family.depth[group]: sum(found) for group, found in short.items()}
+        shallow = replace(
+            plan,
+            groups={
+                group: tuple((level, length) for (level, _), length in zip(found, short[group], strict=True))
+                for group, found in segments.items()
+            },
+        )
         try:
-            return deepen(self._play(phase, {**self.config, **shallow}), longer)
+            return deepen_segments(self._play(phase, {**self.config, **config}, shallow), lengths)
         except NotUniform:
-            return self._play(phase, self.config)
+            return self._play(phase, self.config, plan)
 
-    def _play(self, phase: Callable[[MetaLedger, _Stage], None], config: dict[str, Any]) -> Trace:
+    def _play(
+        self, phase: Callable[[MetaLedger, _Stage], None], config: dict[str, Any], plan: ActivationPlan
+    ) -> Trace:
         with self._ledger() as ledger:
-            stage = _Stage(self, ledger, config)
+            stage = _Stage(self, ledger, config, plan)
             phase(ledger, stage)
             stage.close()
             return ledger.trace
@@ -250,7 +273,10 @@ class Rehearsal:
 class _Stage:
     """A run's state in a dry run: what `plafond.training.loop.Run` builds."""
 
-    def __init__(self, rehearsal: Rehearsal, ledger: MetaLedger, config: dict[str, Any]):
+    def __init__(
+        self, rehearsal: Rehearsal, ledger: MetaLedger, config: dict[str, Any], plan: ActivationPlan
+    ):
+        self.plan = plan
         self.rehearsal, self.ledger = rehearsal, ledger
         self.process, self.family = rehearsal.process, rehearsal.family
         self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
@@ -282,7 +308,7 @@ class _Stage:
             self.process,
             self.rehearsal.device,
             self.rehearsal.dtype,
-            self.rehearsal.activations,
+            Activations(default=self.plan),
         )
 
     def step(self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int) -> None:
@@ -336,6 +362,11 @@ class _Stage:
         """What the loop copies when it saves."""
         with self.ema.applied() if self.ema is not None else nullcontext():
             self.trainee.weights()
+
+    def menus(self) -> dict[str, Menu]:
+        """What a block of each group can keep: of its last block but one, which is like all but the ends."""
+        found = {group: blocks[max(0, len(blocks) - 2)].learnt for group, blocks in self.trainee.blocks.items()}
+        return {group: learnt.menu for group, learnt in found.items() if learnt is not None}
 
     def close(self) -> None:
         for undo in self._undo:
