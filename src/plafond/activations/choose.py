@@ -126,8 +126,7 @@ class Menu:
     def choose(self, level: Level) -> Choice:
         """What `level` keeps."""
         if level.kind == "keep":
-            units = {self.unit_of[node] for node in self.needed}
-            return Choice(kept=frozenset(self.needed), size=sum(unit.size for unit in units), cost=0.0)
+            return self._outcome(set(), level.balance)
         small = self.input_size / SMALL
         price = CHEAPEST
         forced: set[Unit] = set()
@@ -139,6 +138,14 @@ class Menu:
             if level.kind == "attention":
                 forced = {unit for unit in self.units if unit.is_attention}
         return self._cheapest(price, level.balance, forced, banned - forced)
+
+    def work(self, balance: float) -> float:
+        """Cost of both passes when nothing is computed twice, in FLOP."""
+        wanted = [*self.joint.outputs, *(node for node in self.joint.gradients if node is not None)]
+        makers = {source(owner(node)) for node in closure(wanted) if "owner" in node.meta}
+        return sum(
+            max(float(_flops(node)), _moved(node) * balance) for node in makers if node.op == "call_function"
+        )
 
     def _cheapest(self, price: float, balance: float, forced: set[Unit], banned: set[Unit]) -> Choice:
         import numpy
@@ -185,13 +192,25 @@ class Menu:
             method="highs-ds",
             options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
         )
-        again = found.x[count:] > 0.5
-        needed = found.x[:count] > 0.5
-        kept = [unit for unit in self.units if needed[place[unit]] and not again[place[unit]]]
+        again = {unit for unit in self.units if found.x[count + place[unit]] > 0.5}
+        return self._outcome(again, balance)
+
+    def _outcome(self, again: set[Unit], balance: float) -> Choice:
+        """What is kept when the units in `again` are computed again as far as anything needs them."""
+        seen: set[Unit] = set()
+        stack = [self.unit_of[node] for node in self.needed]
+        while stack:
+            unit = stack.pop()
+            if unit not in seen:
+                seen.add(unit)
+                if unit in again:
+                    made = (owner(argument) for argument in unit.node.all_input_nodes)
+                    stack += [self.unit_of[node] for node in made if node not in self.state]
+        kept = seen - again
         return Choice(
             kept=frozenset(result for unit in kept for result in unit.results),
             size=sum(unit.size for unit in kept),
-            cost=float(costs[again].sum()),
+            cost=sum(unit.cost(balance) for unit in seen & again),
         )
 
 
