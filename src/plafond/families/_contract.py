@@ -39,11 +39,18 @@ class BaseModel:
 
 
 TextEmbedding = dict[str, "Tensor"]
-"""What the text encoders say about one prompt: named tensors without a batch dimension."""
+"""What the text encoders say about one prompt: named tensors without a batch dimension.
+
+Their first dimension may differ from prompt to prompt (see `plafond.training.embeddings`). Integers, such as a mask
+that says where a prompt ends, are in main memory.
+"""
 
 
 class Family(Protocol):
-    """The contract. Attributes are plain data; methods are called in the order of a run's phases."""
+    """The contract. Attributes are plain data; methods are called in the order of a run's phases.
+
+    A family derives from it and so inherits what most families have in common.
+    """
 
     name: str
     archs: tuple[str, ...]
@@ -91,7 +98,15 @@ class Family(Protocol):
     def preview(
         self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
     ) -> Image:
-        """Draw one preview through the diffusers pipeline; `text` has no batch dimension."""
+        """Draw one preview through the diffusers pipeline.
+
+        `text` has no batch dimension; where the preview is `guided`, the negative prompt's tensors stand beside the
+        prompt's, with ``negative_`` before their names.
+        """
+
+    def guided(self, item: SampleItem) -> bool:
+        """Whether a preview is pulled away from a negative prompt, which takes a second pass."""
+        return False
 
     depth: Mapping[str, str]
     """The transformer's configuration key of each group of identical blocks, by the group's attribute name."""

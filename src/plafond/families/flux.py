@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plafond.families._contract import BaseModel, TextEmbedding
+from plafond.families._contract import BaseModel, Family, TextEmbedding
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ TRAINING_GUIDANCE = 1.0
 """Guidance-distilled models are trained at guidance 1: the distilled model's plain conditional prediction."""
 
 
-class Flux:
+class Flux(Family):
     """See `plafond.families._contract.Family`."""
 
     name = "flux"

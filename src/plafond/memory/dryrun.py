@@ -36,7 +36,8 @@ from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source
 from plafond.training.ema import Ema
 from plafond.training.export import DTYPES
-from plafond.training.feed import caches_text, stack
+from plafond.training.embeddings import stack
+from plafond.training.feed import caches_text
 from plafond.training.optim import make_optimizer
 from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder
@@ -256,11 +257,14 @@ class Rehearsal:
         return encoders
 
     @cached_property
-    def text_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each tensor of one prompt's embedding."""
+    def text(self) -> TextEmbedding:
+        """Stand-ins for one prompt's embedding: numbers without memory of their own, integers as they are."""
         with self._ledger(), host_memory():
             (embedding,) = self.family.encode_text(self.encoders, ["a photo"])
-        return {name: tuple(tensor.shape) for name, tensor in embedding.items()}
+            return {
+                name: _unfilled(*tensor.shape, dtype=self.dtype) if tensor.is_floating_point() else tensor
+                for name, tensor in embedding.items()
+            }
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         """(C, h, w) of a picture of this bucket, as the autoencoder makes it."""
@@ -332,25 +336,19 @@ class _Stage:
     def _text(self, size: int) -> TextEmbedding:
         if self.live_text:
             return stack(self.family.encode_text(self.encoders, ["a photo"] * size))
-        with host_memory():
-            return {
-                name: _unfilled(size, *shape, dtype=self.rehearsal.dtype)
-                for name, shape in self.rehearsal.text_shapes.items()
-            }
+        return {
+            name: tensor.expand(size, *tensor.shape) for name, tensor in self.rehearsal.text.items()
+        }
 
     def preview(self, item: SampleItem) -> None:
         """One preview."""
-        texts = {
-            name: _unfilled(*shape, dtype=self.rehearsal.dtype)
-            for name, shape in self.rehearsal.text_shapes.items()
-        }
         previewer = Previewer(
             self.trainee,
             self.family,
             self.process,
             self.rehearsal.source,
             lambda: self.rehearsal.build(lambda: self.family.build_vae(self.rehearsal.source)),
-            {item.prompt: texts},
+            dict.fromkeys((item.prompt, item.neg), self.rehearsal.text),
             RunFolder(self.process.training_folder, "dry run"),
             self.rehearsal.device,
             self.rehearsal.dtype,

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from plafond.data.buckets import Bucket
+from plafond.families._contract import TextEmbedding
 from plafond.memory.dryrun import Rehearsal
 from plafond.memory.residence import counting
 from plafond.memory.trace import Trace
@@ -109,9 +110,9 @@ class Real(Rehearsal):
             torch.set_default_dtype(before)
 
     @cached_property
-    def text_shapes(self) -> dict[str, tuple[int, ...]]:
-        """As the dry run found them."""
-        return self.dry.text_shapes
+    def text(self) -> TextEmbedding:
+        """As the dry run found it."""
+        return self.dry.text
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         return self.dry._latent_shape(bucket)

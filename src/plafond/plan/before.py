@@ -70,7 +70,7 @@ def _budget(plan: Plan) -> Budget:
         str(phase.bucket): phase.summary.allocated_bytes for phase in plan.phases if phase.phase == "train"
     }
     limit = plan.ceiling.bytes if plan.virtual else plan.ceiling.reserved_bytes
-    return Budget(ceiling=limit, predicted=predicted)
+    return Budget(ceiling=limit, predicted=predicted, activations=plan.activations)
 
 
 def _on_gpu(device: torch.device, vram: str | None, gpu: str | None) -> Ceiling:

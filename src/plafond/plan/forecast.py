@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from plafond.activations.ladder import Curve, Ladder
+from plafond.activations.plan import RECOMPUTE_ALL, ActivationPlan, Activations, asked_for, is_open
 from plafond.data.buckets import Bucket
 from plafond.families import family_for
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
+from plafond.memory.calibration import processor, rates_for
 from plafond.memory.expandable import run_mode
 from plafond.memory.gpus import Ceiling
 from plafond.plan.shapes import Shapes, shapes_of
-from plafond.plan.summaries import Summary, remembered, summarise
+from plafond.plan.solve import fastest
+from plafond.plan.summaries import Summary, kept_json, remembered, summarise
 
 if TYPE_CHECKING:
     from plafond.memory.allocator import Mode
     from plafond.memory.dryrun import Rehearsal
-    from plafond.memory.trace import Trace
+
+BALANCE = 100.0
+"""FLOP per byte that are assumed when only a size is given: between those of consumer cards of the last years."""
 
 MARGIN_SHARE = 0.02
 MARGIN_BYTES = 256 * 2**20
@@ -39,9 +45,25 @@ NOT_MEMORY = frozenset(
         "skip_first_sample",
     }
     | {"force_first_sample", "disable_sampling", "batch_size", "min_denoising_steps", "max_denoising_steps"}
-    | {"noise_scheduler", "start_step"}
+    | {"noise_scheduler", "start_step", "gradient_checkpointing"}
 )
-"""Keys of ``train`` that change no byte of a phase (the batch size is part of the shape)."""
+"""Keys of ``train`` that change no byte of a phase: the batch size is part of the shape, checkpointing that of the
+levels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What blocks keep in a training phase.
+
+    Args:
+        plan: the levels.
+        slowdown: estimated time of a step, relative to one that computes nothing twice; None when nobody asked.
+        leanest: the same of the plan that recomputes everything.
+    """
+
+    plan: ActivationPlan
+    slowdown: float | None = None
+    leanest: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +76,7 @@ class Phase:
     summary: Summary
     device_bytes: int
     fits: bool
+    activations: Chosen | None = None
 
     @property
     def activation_bytes(self) -> int:
@@ -85,14 +108,25 @@ class Plan:
         """``fits``, ``tight`` or ``oom``."""
         if self.peak.device_bytes > self.ceiling.bytes:
             return "oom"
-        margin = 0 if self.virtual else max(MARGIN_BYTES, round(MARGIN_SHARE * self.ceiling.bytes))
-        return "fits" if self.ceiling.bytes - self.peak.device_bytes >= margin else "tight"
+        spare = margin(self.ceiling, virtual=self.virtual)
+        return "fits" if self.ceiling.bytes - self.peak.device_bytes >= spare else "tight"
+
+    @property
+    def activations(self) -> Activations:
+        """What blocks keep on each bucket."""
+        chosen = {str(phase.bucket): phase.activations.plan for phase in self.phases if phase.activations}
+        return Activations(default=asked_for(self.process), buckets=chosen)
 
     @property
     def flops_per_picture(self) -> float:
         """Of a training step on the largest bucket."""
         phase = next(phase for phase in self.phases if phase.phase == "train")
         return phase.summary.flops / phase.batch
+
+
+def margin(ceiling: Ceiling, *, virtual: bool) -> int:
+    """Bytes that a plan leaves free to count as one that fits."""
+    return 0 if virtual else max(MARGIN_BYTES, round(MARGIN_SHARE * ceiling.bytes))
 
 
 class Forecaster:
@@ -157,12 +191,16 @@ class Forecaster:
         yield "save", None, 1, None
 
     def _phase(self, name: str, bucket: Bucket | None, batch: int, item: SampleItem | None) -> Phase:
-        summary = remembered(
-            self._key(name, bucket, batch, item),
-            lambda: summarise(self._rehearse(name, bucket, batch, item), mode=self._mode),
-        )
-        device = summary.reserved_bytes + (0 if self.virtual else self.ceiling.overhead_bytes)
+        chosen = None
+        if name == "train":
+            assert bucket is not None
+            chosen = (
+                self._solve(bucket, batch) if is_open(self.process) else Chosen(plan=asked_for(self.process))
+            )
+        summary = self._summary(name, bucket, batch, item, chosen.plan if chosen else None)
+        device = self._device_bytes(summary)
         return Phase(
+            activations=chosen,
             phase=name,
             bucket=bucket,
             batch=batch,
@@ -170,6 +208,59 @@ class Forecaster:
             device_bytes=device,
             fits=device <= self.ceiling.bytes,
         )
+
+    def _device_bytes(self, summary: Summary) -> int:
+        return summary.reserved_bytes + (0 if self.virtual else self.ceiling.overhead_bytes)
+
+    def _summary(
+        self,
+        name: str,
+        bucket: Bucket | None,
+        batch: int,
+        item: SampleItem | None,
+        plan: ActivationPlan | None,
+    ) -> Summary:
+        def find() -> Summary:
+            self._rehearsal.activations = Activations(default=plan or RECOMPUTE_ALL)
+            return summarise(self._rehearsal.phase(name, bucket, batch, item), mode=self._mode)
+
+        levels = plan and {"default": asdict(plan.default), "groups": _plain(plan)}
+        return remembered({**self._key(name, bucket, batch, item), "levels": levels}, find)
+
+    def ladder(self, bucket: Bucket, batch: int) -> Ladder:
+        """The plans between recomputing everything and nothing on one bucket."""
+
+        def find() -> dict[str, Any]:
+            from plafond.activations.ladder import curve_of
+
+            self._rehearsal.activations = Activations(default=RECOMPUTE_ALL)
+            self._rehearsal.train(bucket, batch)
+            return {
+                group: curve_of(menu, self.balance).as_json() for group, menu in self._rehearsal.menus.items()
+            }
+
+        key = {**self._key("ladder", bucket, batch, None), "balance": self.balance}
+        curves = kept_json(key, find, lambda kept: {name: Curve.from_json(one) for name, one in kept.items()})
+        config = self.source.config("transformer")
+        return Ladder(curves, {group: int(config[name]) for group, name in self.family.depth.items()})
+
+    def rung_bytes(self, ladder: Ladder, rung: int, bucket: Bucket, batch: int) -> int:
+        """Device bytes of training under one plan of a ladder."""
+        return self._device_bytes(self._summary("train", bucket, batch, None, ladder.plan(rung)))
+
+    def _solve(self, bucket: Bucket, batch: int) -> Chosen:
+        ladder = self.ladder(bucket, batch)
+        limit = self.ceiling.bytes - margin(self.ceiling, virtual=self.virtual)
+        rung = fastest(ladder, lambda rung: self.rung_bytes(ladder, rung, bucket, batch), limit)
+        return Chosen(plan=ladder.plan(rung), slowdown=ladder.slowdown(rung), leanest=ladder.slowdown(0))
+
+    @cached_property
+    def balance(self) -> float:
+        """FLOP that the device does in the time in which it moves one byte of its memory."""
+        if self.ceiling.gpu is None and not self.virtual:
+            return BALANCE
+        rates = rates_for(processor() if self.virtual or self.ceiling.gpu is None else self.ceiling.gpu)
+        return float(f"{rates.matmul_flops / rates.memory_bandwidth:.2g}")
 
     @property
     def _mode(self) -> Mode | None:
@@ -199,9 +290,6 @@ class Forecaster:
             "capability": self._capability,
         }
 
-    def _rehearse(self, name: str, bucket: Bucket | None, batch: int, item: SampleItem | None) -> Trace:
-        return self._rehearsal.phase(name, bucket, batch, item)
-
     @cached_property
     def _rehearsal(self) -> Rehearsal:
         # torch is imported only when something is not remembered
@@ -210,3 +298,10 @@ class Forecaster:
 
         target = Target("cpu") if self.virtual else Target("cuda", self._capability)
         return Rehearsal(self.process, self.family, self.source, target)
+
+
+def _plain(plan: ActivationPlan) -> dict[str, Any]:
+    return {
+        group: [[asdict(level), length] for level, length in segments]
+        for group, segments in plan.groups.items()
+    }

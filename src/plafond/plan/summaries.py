@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import platformdirs
 
@@ -67,26 +67,39 @@ def summarise(trace: Trace, *, mode: Mode | None) -> Summary:
 
 
 def remembered(key: dict[str, Any], find: Callable[[], Summary]) -> Summary:
-    """The summary kept under `key`, or what `find` finds, which is then kept.
+    """The summary kept under `key`, or what `find` finds, which is then kept."""
+
+    def read(kept: dict[str, Any]) -> Summary:
+        return Summary(**{**kept, "curve": tuple((moment, size) for moment, size in kept["curve"])})
+
+    return kept_json(key, lambda: asdict(find()), read)
+
+
+Answer = TypeVar("Answer")
+
+
+def kept_json(
+    key: dict[str, Any], find: Callable[[], dict[str, Any]], read: Callable[[dict[str, Any]], Answer]
+) -> Answer:
+    """What is kept under `key`, or what `find` finds, which is then kept; `read` makes the answer of it.
 
     A folder that cannot be written to only costs time.
     """
     text = json.dumps({**key, "source": _source()}, sort_keys=True, default=str)
     file = folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        return Summary(**{**kept, "curve": tuple((moment, size) for moment, size in kept["curve"])})
+        return read(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         pass
-    summary = find()
+    found = find()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".writing")
-        temporary.write_text(json.dumps(asdict(summary)), encoding="utf-8")
+        temporary.write_text(json.dumps(found), encoding="utf-8")
         temporary.replace(file)
     except OSError:
-        return summary
-    return summary
+        pass
+    return read(json.loads(json.dumps(found)))
 
 
 def folder() -> Path:

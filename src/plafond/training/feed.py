@@ -11,6 +11,7 @@ from plafond.data.batches import Batch, BatchPlan, Item
 from plafond.families._contract import TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import host_memory
+from plafond.training.embeddings import stack
 from plafond.training.step import MicroBatch
 
 CAPTION_VARIANTS = 16
@@ -105,8 +106,3 @@ class Feed:
         """Full passes over the training data after `step` steps."""
         own = (step + 1) // 2 if self.regularisation is not None else step
         return own * self.process.train.gradient_accumulation // self.plan.batches_per_epoch
-
-
-def stack(texts: Sequence[TextEmbedding]) -> TextEmbedding:
-    """Batch text embeddings of equal shapes."""
-    return {name: torch.stack([text[name] for text in texts]) for name in texts[0]}

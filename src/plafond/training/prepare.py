@@ -143,7 +143,7 @@ def _texts(
         return family.encode_text(loaded[0], prompts)
 
     enter("encoding text")
-    previews = [] if train.disable_sampling else [item.prompt for item in process.sample.samples]
+    previews = [] if train.disable_sampling else _preview_prompts(process, family)
     signature = {
         "family": family.name,
         "encoders": "".join(source.fingerprint(part) for part in family.text_parts),
@@ -174,6 +174,11 @@ def _texts(
         return _look_up(store), {prompt: store[prompt] for prompt in previews}
     store = cache_text(previews, encode, signature=signature, progress=terminal.phase("preview prompts"))
     return encode, {prompt: store[prompt] for prompt in previews}
+
+
+def _preview_prompts(process: ProcessConfig, family: Family) -> list[str]:
+    items = process.sample.samples
+    return [item.prompt for item in items] + [item.neg for item in items if family.guided(item)]
 
 
 def _cache_place(process: ProcessConfig) -> Path | None:

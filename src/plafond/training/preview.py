@@ -15,9 +15,10 @@ from torch import nn
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
-from plafond.memory.residence import move_in, move_out, put
+from plafond.memory.residence import move_in, move_out
 from plafond.model.checkpoint import Source
 from plafond.training.ema import Ema
+from plafond.training.embeddings import send
 from plafond.training.run_folder import RunFolder, write_atomically
 from plafond.training.trainee import Trainee
 
@@ -84,9 +85,10 @@ class Previewer:
         """Draw one preview."""
         if item.seed < 0:
             item = item.model_copy(update={"seed": secrets.randbelow(2**31)})
-        text = {
-            name: put(tensor, self.device, self.dtype) for name, tensor in self.texts[item.prompt].items()
-        }
+        text = dict(self.texts[item.prompt])
+        if self.family.guided(item):
+            text.update({f"negative_{name}": tensor for name, tensor in self.texts[item.neg].items()})
+        text = send(text, self.device, self.dtype)
         with torch.no_grad(), self.trainee.strength(item.network_multiplier):
             return self.family.preview(self.trainee.transformer, vae, self.source, item, text)
 

@@ -17,6 +17,7 @@ from plafond.data.batches import Batch
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import host_memory, put
+from plafond.training.embeddings import send
 from plafond.training.loss import noisy_latents, sample_losses
 from plafond.training.randomness import derived_seed, generator
 from plafond.training.timesteps import draw_sigmas, loss_weights
@@ -105,7 +106,7 @@ class Stepper:
             )
         latents, noise, sigmas = (put(tensor, self.device) for tensor in (latents, noise, sigmas))
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
-        text = {name: put(tensor, self.device, self.dtype) for name, tensor in micro.text.items()}
+        text = send(micro.text, self.device, self.dtype)
         self.trainee.use(self.activations.of(str(micro.batch.bucket)))
         config = micro.batch.items[0].config  # a batch has one strength and one multiplier
         with self.trainee.strength(config.network_weight):
