@@ -71,14 +71,14 @@ def noted(note: str) -> torch.OutOfMemoryError:
     ("ceiling", "outcome", "message"),
     [
         ("200MB", None, "without checkpointing the job fits into 200MB"),
-        ("80MB", None, "the plan said out of memory in train at 128x128, but the run completed"),
+        ("75MB", None, "the plan said out of memory in train at 128x128, but the run completed"),
         (
-            "80MB",
+            "75MB",
             noted("at step 1, on a batch of 1 at 160x96"),
             "at 160x96, not in train at 128x128 as the plan",
         ),
         (
-            "80MB",
+            "75MB",
             torch.OutOfMemoryError("CUDA out of memory."),
             "memory ran out outside of training, not in train",
         ),
@@ -98,7 +98,7 @@ def test_a_failure_that_does_not_come_as_predicted_is_one(
 @pytest.mark.parametrize(
     ("ceiling", "message"),
     [
-        ("80MB", "the job does not fit into 80MB"),
+        ("75MB", "the job does not fit into 75MB"),
         ("200MB", "the plan said that it fits, but memory ran out at step 3, on a batch of 4 at 128x128"),
     ],
     ids=["the plan does not fit", "the run fails"],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(plafond.__file__).resolve().parents[2] / "examples"
 
-CEILING = "80MB"
+CEILING = "75MB"
 """Between what the job takes with checkpointing and without, with room on either side."""
 
 
