@@ -76,6 +76,8 @@ def deepen_segments(trace: Trace, segments: Segments) -> Trace:
     Raises:
         NotUniform: as `deepen`.
     """
+    if all(len(lengths) == 1 for lengths in segments.values()):
+        return deepen(trace, {group: length for group, (length,) in segments.items() if length > SHALLOW})
     apart: dict[Block, Block] = {}
     together: dict[Block, Block] = {}
     depths: dict[str, int] = {}

@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ from plafond.memory.residence import counting, host_memory, label, move_in, put
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source
 from plafond.training.ema import Ema
-from plafond.training.export import DTYPES
 from plafond.training.embeddings import stack
+from plafond.training.export import DTYPES
 from plafond.training.feed import caches_text
 from plafond.training.optim import make_optimizer
 from plafond.training.preview import Previewer
@@ -185,7 +185,7 @@ class Rehearsal:
 
     @contextmanager
     def _ledger(self) -> Iterator[MetaLedger]:
-        gc.collect()
+        _collect()
         ledger = MetaLedger(self.target, granule=self.granule)
         with chosen_kernels(self.target), counting(ledger):
             yield ledger
@@ -237,9 +237,8 @@ class Rehearsal:
         return module.requires_grad_(False)
 
     def _vae(self, ledger: MetaLedger) -> nn.Module:
-        vae = self.build(lambda: self.family.build_vae(self.source))
         ledger.stage = "loading the VAE"
-        return move_in(vae, self.device)
+        return move_in(self.vae, self.device)
 
     def _encoders(self, ledger: MetaLedger) -> Any:
         ledger.stage = "loading the text encoders"
@@ -247,31 +246,83 @@ class Rehearsal:
             move_in(module, self.device)
         return self.encoders
 
-    @cached_property
+    @property
+    def parts(self) -> Parts:
+        """Text encoders and autoencoder, made when they are needed."""
+        model = self.process.model.model_dump_json()
+        files = self.source.fingerprint("") if self.source.is_local else ""
+        key = (self.family.name, model, files, self.dtype, self.device)
+        if key not in _parts:
+            _parts.clear()
+            _parts[key] = Parts()
+        return _parts[key]
+
+    @property
     def encoders(self) -> Any:
         """The text encoders in main memory."""
-        with host_memory(), self.device:
-            encoders = self.family.build_text_encoders(self.source)
-        for module in self.family.text_modules(encoders):
-            self.build(lambda module=module: module)  # type: ignore[misc]
-        return encoders
+        parts = self.parts
+        if parts.encoders is None:
+            with host_memory(), self.device:
+                parts.encoders = self.family.build_text_encoders(self.source)
+            for module in self.family.text_modules(parts.encoders):
+                self.build(lambda module=module: module)  # type: ignore[misc]
+        return parts.encoders
 
-    @cached_property
+    @property
+    def vae(self) -> nn.Module:
+        """The autoencoder in main memory."""
+        parts = self.parts
+        if parts.vae is None:
+            parts.vae = self.build(lambda: self.family.build_vae(self.source))
+        return parts.vae
+
+    @property
     def text(self) -> TextEmbedding:
         """Stand-ins for one prompt's embedding: numbers without memory of their own, integers as they are."""
-        with self._ledger(), host_memory():
-            (embedding,) = self.family.encode_text(self.encoders, ["a photo"])
-            return {
-                name: _unfilled(*tensor.shape, dtype=self.dtype) if tensor.is_floating_point() else tensor
-                for name, tensor in embedding.items()
-            }
+        parts = self.parts
+        if parts.text is None:
+            with self._ledger(), host_memory():
+                (embedding,) = self.family.encode_text(self.encoders, ["a photo"])
+                parts.text = {
+                    name: _unfilled(*tensor.shape, dtype=self.dtype) if tensor.is_floating_point() else tensor
+                    for name, tensor in embedding.items()
+                }
+        return parts.text
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         """(C, h, w) of a picture of this bucket, as the autoencoder makes it."""
-        vae = self.build(lambda: self.family.build_vae(self.source))
-        with self._ledger(), host_memory():
-            pixels = torch.empty(1, 3, bucket.height, bucket.width, device=self.device, dtype=self.dtype)
-            return tuple(self.family.encode_image(vae, pixels).shape[1:])
+        known = self.parts.latent_shapes
+        if bucket not in known:
+            with self._ledger(), host_memory():
+                pixels = torch.empty(1, 3, bucket.height, bucket.width, device=self.device, dtype=self.dtype)
+                known[bucket] = tuple(self.family.encode_image(self.vae, pixels).shape[1:])
+        return known[bucket]
+
+
+@dataclass
+class Parts:
+    """Models that several rehearsals use one after the other, in main memory between them."""
+
+    encoders: Any = None
+    vae: nn.Module | None = None
+    text: TextEmbedding | None = None
+    latent_shapes: dict[Bucket, tuple[int, ...]] = field(default_factory=dict)
+
+
+_parts: dict[Any, Parts] = {}
+"""The parts of the model that was asked for last: plans with one setting changed share them."""
+
+
+@cache
+def _settle() -> None:
+    """Collect garbage once, and let later collections pass over what stays: libraries are most of it."""
+    gc.collect()
+    gc.freeze()
+
+
+def _collect() -> None:
+    _settle()
+    gc.collect()
 
 
 class _Stage:
@@ -336,9 +387,7 @@ class _Stage:
     def _text(self, size: int) -> TextEmbedding:
         if self.live_text:
             return stack(self.family.encode_text(self.encoders, ["a photo"] * size))
-        return {
-            name: tensor.expand(size, *tensor.shape) for name, tensor in self.rehearsal.text.items()
-        }
+        return {name: tensor.expand(size, *tensor.shape) for name, tensor in self.rehearsal.text.items()}
 
     def preview(self, item: SampleItem) -> None:
         """One preview."""
@@ -347,7 +396,7 @@ class _Stage:
             self.family,
             self.process,
             self.rehearsal.source,
-            lambda: self.rehearsal.build(lambda: self.family.build_vae(self.rehearsal.source)),
+            lambda: self.rehearsal.vae,
             dict.fromkeys((item.prompt, item.neg), self.rehearsal.text),
             RunFolder(self.process.training_folder, "dry run"),
             self.rehearsal.device,
@@ -363,7 +412,9 @@ class _Stage:
 
     def menus(self) -> dict[str, Menu]:
         """What a block of each group can keep: of its last block but one, which is like all but the ends."""
-        found = {group: blocks[max(0, len(blocks) - 2)].learnt for group, blocks in self.trainee.blocks.items()}
+        found = {
+            group: blocks[max(0, len(blocks) - 2)].learnt for group, blocks in self.trainee.blocks.items()
+        }
         return {group: learnt.menu for group, learnt in found.items() if learnt is not None}
 
     def close(self) -> None:
