@@ -165,6 +165,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.start = len(self.trace.events)
         self.trace.flops.clear()
 
+    def work_on(self, name: str) -> None:
+        """Attribute what happens from now on to the block that the dotted `name` begins with, if it does."""
+        self._block = block_in(name)
+
     def watch(self, model: nn.Module) -> list[Callable[[], None]]:
         """Attribute what `model` does to its blocks; returns functions that undo it."""
         handles = [model.register_forward_pre_hook(self._model_entered)]

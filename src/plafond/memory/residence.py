@@ -121,6 +121,19 @@ def settle(tensors: Iterable[Tensor], kind: str) -> None:
             ledger.adopt(chosen, kind)
 
 
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """What is done inside the ``with`` block belongs to the model's block that the dotted `name` begins with."""
+    counted = list(_ledgers)
+    for ledger in counted:
+        ledger.work_on(name)
+    try:
+        yield
+    finally:
+        for ledger in counted:
+            ledger.work_on("")
+
+
 def enter(phase: str) -> None:
     """Say what begins now, for the moment in an out-of-memory message."""
     for ledger in _ledgers:

@@ -25,7 +25,9 @@ from torch import Tensor, nn
 
 from plafond.errors import JobError
 from plafond.model import linear as _operations  # noqa: F401 - defines torch.ops.plafond
-from plafond.model.packing import PLAIN
+from plafond.model.quantized import QuantizedLinear, weight_of
+
+_BASES = (nn.Linear, QuantizedLinear)
 
 
 class _LoraLinearFunction(torch.autograd.Function):
@@ -35,7 +37,8 @@ class _LoraLinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        weight: Tensor,
+        weight: list[Tensor],
+        layout: str,
         bias: Tensor | None,
         lora_a: Tensor,
         lora_b: Tensor,
@@ -46,14 +49,14 @@ class _LoraLinearFunction(torch.autograd.Function):
         down = flat @ lora_a.to(x.dtype).t()
         if keep is not None:
             down = down * keep
-        out: Tensor = torch.ops.plafond.linear(flat, [weight], PLAIN, bias, down, lora_b, scale)
-        ctx.save_for_backward(x, weight, lora_a, lora_b, down, keep)
-        ctx.scale = scale
+        out: Tensor = torch.ops.plafond.linear(flat, weight, layout, bias, down, lora_b, scale)
+        ctx.save_for_backward(x, lora_a, lora_b, down, keep, *weight)
+        ctx.layout, ctx.scale = layout, scale
         return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, lora_a, lora_b, down, keep = ctx.saved_tensors
+        x, lora_a, lora_b, down, keep, *weight = ctx.saved_tensors
         flat = x.reshape(-1, x.shape[-1])
         grad_out = grad.reshape(-1, grad.shape[-1])
         grad_down, grad_a, grad_b = torch.ops.plafond.lora_gradients(
@@ -61,13 +64,13 @@ class _LoraLinearFunction(torch.autograd.Function):
         )
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = torch.ops.plafond.linear_input_gradient(grad_out, [weight], PLAIN, grad_down, lora_a)
+            grad_x = torch.ops.plafond.linear_input_gradient(grad_out, weight, ctx.layout, grad_down, lora_a)
             grad_x = grad_x.view(x.shape)
-        return grad_x, None, None, grad_a, grad_b, None, None
+        return grad_x, None, None, None, grad_a, grad_b, None, None
 
 
 class LoraLinear(nn.Module):
-    """A frozen `torch.nn.Linear` with a trainable low-rank addition.
+    """A frozen linear layer with a trainable low-rank addition.
 
     Args:
         base: the frozen layer; its weight and bias no longer require gradients.
@@ -79,7 +82,7 @@ class LoraLinear(nn.Module):
 
     def __init__(
         self,
-        base: nn.Linear,
+        base: nn.Linear | QuantizedLinear,
         rank: int,
         alpha: float,
         *,
@@ -133,7 +136,7 @@ class LoraLinear(nn.Module):
             chance = torch.full((rows, self.rank), 1 - self.dropout, device=x.device, dtype=x.dtype)
             keep = torch.bernoulli(chance) / (1 - self.dropout)
         return _LoraLinearFunction.apply(  # type: ignore[no-any-return,no-untyped-call]
-            x, self.base.weight, self.base.bias, self.lora_A, self.lora_B, scale, keep
+            x, *weight_of(self.base), self.base.bias, self.lora_A, self.lora_B, scale, keep
         )
 
 
@@ -221,12 +224,12 @@ def inject(
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     layers: dict[str, LoraLinear] = {}
-    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    found = [name for name, module in model.named_modules() if isinstance(module, _BASES)]
     for name in found:
         if not targets.match(name):
             continue
         base = model.get_submodule(name)
-        assert isinstance(base, nn.Linear)
+        assert isinstance(base, _BASES)
         layer = LoraLinear(base, rank, alpha, dropout=dropout, dtype=dtype)
         if not layer.lora_A.is_meta:
             layer.reset(generator)
