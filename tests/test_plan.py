@@ -158,7 +158,7 @@ def test_the_allocators_mode_is_part_of_the_question(
     sizes = [12 * 2**20, 14 * 2**20]  # one after the other: two segments, or one range that grows
     events = [Event(0, True, "", None), Event(0, False, "", None), Event(1, True, "", None)]
     trace = Trace(sizes=sizes, kinds=["activations"] * 2, owners=[None] * 2, events=events)
-    monkeypatch.setattr(Forecaster, "_rehearse", lambda *_: trace)
+    monkeypatch.setattr("plafond.memory.dryrun.Rehearsal.phase", lambda *_: trace)
     reserved = []
     for setting in ("True", "False", "True", "False"):  # the second pair is remembered
         monkeypatch.setenv("PYTORCH_ALLOC_CONF", f"expandable_segments:{setting}")

@@ -8,11 +8,9 @@ lengthened (`plafond.memory.depth`); when its blocks turn out not to be alike, i
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from plafond.families._contract import Family, TextEmbedding
 from plafond.job.dataset import DatasetConfig
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
+from plafond.memory.collector import paused
 from plafond.memory.depth import SHALLOW, NotUniform, deepen_segments, shallow_lengths
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
@@ -123,8 +122,7 @@ class Rehearsal:
             ledger.mark()
             encoders = self._encoders(ledger)
             ledger.stage = "encoding text"
-            embedding = self.family.encode_text(encoders, ["a photo"])
-            del embedding, encoders
+            self.family.encode_text(encoders, ["a photo"])
             return ledger.trace
 
     def cache_latents(self, bucket: Bucket) -> Trace:
@@ -135,8 +133,7 @@ class Rehearsal:
             ledger.stage = "encoding pictures"
             with host_memory():
                 pixels = _unfilled(1, 3, bucket.height, bucket.width)
-            latents = self.family.encode_image(vae, put(pixels, self.device, self.dtype))
-            del latents, vae
+            self.family.encode_image(vae, put(pixels, self.device, self.dtype))
             return ledger.trace
 
     def train(self, bucket: Bucket, batch: int) -> Trace:
@@ -185,10 +182,10 @@ class Rehearsal:
 
     @contextmanager
     def _ledger(self) -> Iterator[MetaLedger]:
-        _collect()
         ledger = MetaLedger(self.target, granule=self.granule)
-        with chosen_kernels(self.target), counting(ledger):
+        with paused(), chosen_kernels(self.target), counting(ledger):
             yield ledger
+            ledger.finish()
 
     def _deep(
         self, phase: Callable[[MetaLedger, _Stage], None], activations: ActivationPlan | None = None
@@ -311,18 +308,6 @@ class Parts:
 
 _parts: dict[Any, Parts] = {}
 """The parts of the model that was asked for last: plans with one setting changed share them."""
-
-
-@cache
-def _settle() -> None:
-    """Collect garbage once, and let later collections pass over what stays: libraries are most of it."""
-    gc.collect()
-    gc.freeze()
-
-
-def _collect() -> None:
-    _settle()
-    gc.collect()
 
 
 class _Stage:

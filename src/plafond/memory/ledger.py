@@ -169,6 +169,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Attribute what happens from now on to the block that the dotted `name` begins with, if it does."""
         self._block = block_in(name)
 
+    def finish(self) -> None:
+        """Stop counting: what dies from here on is only taken apart because nobody looks any more."""
+        self._numbers.clear()
+
     def watch(self, model: nn.Module) -> list[Callable[[], None]]:
         """Attribute what `model` does to its blocks; returns functions that undo it."""
         handles = [model.register_forward_pre_hook(self._model_entered)]

@@ -14,6 +14,7 @@ from plafond.families import family_for
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
 from plafond.memory.calibration import processor, rates_for
+from plafond.memory.collector import paused
 from plafond.memory.expandable import run_mode
 from plafond.memory.gpus import Ceiling
 from plafond.plan.shapes import Shapes, shapes_of
@@ -164,7 +165,8 @@ class Forecaster:
         for index, (name, bucket, batch, item) in enumerate(wanted):
             if self.step:
                 self.step(name, index, len(wanted))
-            phases.append(self._phase(name, bucket, batch, item))
+            with paused():
+                phases.append(self._phase(name, bucket, batch, item))
         return Plan(
             process=self.process,
             ceiling=self.ceiling,

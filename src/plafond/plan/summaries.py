@@ -53,9 +53,6 @@ def summarise(trace: Trace, *, mode: Mode | None) -> Summary:
     peak = trace.peak()
     reserved = peak.bytes if mode is None else replay(trace.replayable(), mode=mode).reserved_peak
     curve = [(moment, sum(kinds.values())) for moment, kinds in trace.curve(CURVE_POINTS)]
-    # after the last step a dry run takes everything apart; a run goes on instead
-    while len(curve) > 1 and curve[-1][1] < curve[0][1] // 2:
-        curve.pop()
     return Summary(
         kinds=peak.kinds,
         allocated_bytes=peak.bytes,
