@@ -23,7 +23,7 @@ from plafond.activations.levels import KEEP, Level
 from plafond.activations.split import Backward, Forward, backward_of, forward_of
 from plafond.memory.kernels import Target
 from plafond.memory.ledger import blocks_of
-from plafond.memory.residence import as_written
+from plafond.memory.residence import as_written, park, put
 
 REMEMBERED = 256
 """So many combinations of block and shape are remembered, over all models of the process."""
@@ -183,7 +183,15 @@ class _Pass(torch.autograd.Function):
             name: tensor.detach() if id(tensor) in own else tensor
             for name, tensor in zip(forward.kept, kept, strict=True)
         }
-        ctx.inputs = {place: (inputs[place], inputs[place]._version) for place in forward.inputs}
+        # what does not learn is the same tensor for all blocks, and stays anyway
+        parked = {
+            place for place in forward.inputs if level.kind == "offload" and inputs[place].requires_grad
+        }
+        ctx.inputs = {
+            place: (park(tensor) if place in parked else tensor, tensor._version)
+            for place, tensor in ((place, inputs[place]) for place in forward.inputs)
+        }
+        ctx.parked, ctx.device = parked, inputs[0].device
         ctx.pass_ = block, learnt, level
         ctx.set_materialize_grads(False)
         return tuple(results)
@@ -193,17 +201,21 @@ class _Pass(torch.autograd.Function):
         block, learnt, level = ctx.pass_
         if ctx.kept is None:
             raise RuntimeError("what this block kept has been used: it can go backward once only")
-        if any(tensor._version != version for tensor, version in ctx.inputs.values()):
+        kept = [pair for place, pair in ctx.inputs.items() if place not in ctx.parked]
+        if any(tensor._version != version for tensor, version in kept):
             raise RuntimeError("an input of this block was changed in place before its backward pass")
         wanted = tuple(tangent is not None for tangent in tangents)
         joint, backward = block.backward(learnt, level, wanted)
         state = block.state()
         given = [ctx.kept[name] for name in backward.kept]
-        given += [ctx.inputs[place][0] for place in backward.inputs]
+        given += [
+            put(tensor, ctx.device) if place in ctx.parked else tensor
+            for place, (tensor, _) in ((place, ctx.inputs[place]) for place in backward.inputs)
+        ]
         given += [state[place] for place in backward.state]
         given += [tangents[place] for place in backward.tangents]
         learning = [tensor.requires_grad for tensor in state]
-        ctx.kept, ctx.inputs, state, tangents = None, {}, [], ()
+        ctx.kept, ctx.inputs, kept, state, tangents = None, {}, [], [], ()
         with as_written():
             found = iter(backward.run(given))
         gradients = [None if node is None else next(found) for node in joint.gradients]

@@ -198,18 +198,24 @@ class Menu:
     def _outcome(self, again: set[Unit], balance: float) -> Choice:
         """What is kept when the units in `again` are computed again as far as anything needs them."""
         seen: set[Unit] = set()
-        stack = [self.unit_of[node] for node in self.needed]
+        wanted = set(self.needed)
+        stack = [self.unit_of[node] for node in wanted]
         while stack:
             unit = stack.pop()
             if unit not in seen:
                 seen.add(unit)
                 if unit in again:
-                    made = (owner(argument) for argument in unit.node.all_input_nodes)
-                    stack += [self.unit_of[node] for node in made if node not in self.state]
-        kept = seen - again
+                    made = {owner(argument) for argument in unit.node.all_input_nodes} - self.state
+                    wanted |= made
+                    stack += [self.unit_of[node] for node in made]
+        # of an operation with several results only those that are read: RMSNorm's row sums, but not what it normalised
+        kept = [(unit, wanted.intersection(unit.results)) for unit in seen - again]
         return Choice(
-            kept=frozenset(result for unit in kept for result in unit.results),
-            size=sum(unit.size for unit in kept),
+            kept=frozenset(result for _, results in kept for result in results),
+            size=sum(
+                unit.size if len(results) == len(unit.results) else sum(map(_bytes, results))
+                for unit, results in kept
+            ),
             cost=sum(unit.cost(balance) for unit in seen & again),
         )
 

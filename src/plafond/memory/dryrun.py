@@ -33,6 +33,7 @@ from plafond.memory.meta import MetaLedger
 from plafond.memory.residence import counting, host_memory, label, move_in, put
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source
+from plafond.training.base import quantize_encoders, quantize_transformer
 from plafond.training.ema import Ema
 from plafond.training.embeddings import stack
 from plafond.training.export import DTYPES
@@ -239,9 +240,14 @@ class Rehearsal:
 
     def _encoders(self, ledger: MetaLedger) -> Any:
         ledger.stage = "loading the text encoders"
-        for module in self.family.text_modules(self.encoders):
+        encoders, model = self.encoders, self.process.model
+        modules = self.family.text_modules(encoders)
+        if model.text_format is not None:
+            self.parts.encoders = None  # once packed, they are this phase's own
+        quantize_encoders(modules, model, self.device)
+        for module in modules:
             move_in(module, self.device)
-        return self.encoders
+        return encoders
 
     @property
     def parts(self) -> Parts:
@@ -316,21 +322,24 @@ class _Stage:
     def __init__(
         self, rehearsal: Rehearsal, ledger: MetaLedger, config: dict[str, Any], plan: ActivationPlan
     ):
-        self.plan = plan
+        self.config, self.plan = config, plan
         self.rehearsal, self.ledger = rehearsal, ledger
         self.process, self.family = rehearsal.process, rehearsal.family
         self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
         self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
+
+    def load(self) -> None:
+        rehearsal = self.rehearsal
         with host_memory():
-            transformer = rehearsal.build(lambda: self.family.build_transformer(config))
+            transformer = rehearsal.build(lambda: self.family.build_transformer(self.config))
+        quantize_transformer(transformer, self.family, self.process.model, rehearsal.device)
+        with host_memory():
             self.trainee: Trainee = make_trainee(
                 transformer, self.family, _without_files(self.process), rehearsal.target
             )
-        self._undo = ledger.watch(transformer)
-        ledger.watch_gradients(self.trainee.parameters.values())
-
-    def load(self) -> None:
-        move_in(self.trainee.transformer, self.rehearsal.device)
+        self._undo = self.ledger.watch(transformer)
+        self.ledger.watch_gradients(self.trainee.parameters.values())
+        move_in(self.trainee.transformer, rehearsal.device)
         label(self.trainee.parameters.values(), "lora")
         if self.process.network is not None and not self.process.network.pretrained_lora_path:
             up = [value for name, value in self.trainee.parameters.items() if name.endswith("lora_B.weight")]

@@ -75,6 +75,21 @@ def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) 
     return moved
 
 
+def park(tensor: Tensor) -> Tensor:
+    """A copy in main memory, from which `put` brings it back.
+
+    On a GPU the memory is pinned and the copy runs on the current stream, so what is enqueued later may reuse the
+    tensor's memory at once.
+    """
+    with host_memory():
+        if tensor.device.type != "cuda":
+            return tensor.clone()
+        import torch
+
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+
 @contextmanager
 def apart() -> Iterator[None]:
     """Let `put` copy on the CPU, too: for comparing a run without a ledger with one that has it."""

@@ -25,11 +25,17 @@ class Source:
     """The parts of one base model.
 
     `repo` is a diffusers-layout folder or a Hugging Face id and holds encoders, VAE, scheduler and configuration;
-    `transformer_file`, when given, holds the transformer's weights instead of `repo`.
+    `transformer_file`, when given, holds the transformer's weights instead of `repo`, and `transformer_repo` its
+    whole folder.
     """
 
     repo: str
     transformer_file: Path | None = None
+    transformer_repo: str | None = None
+
+    def repo_of(self, part: str) -> str:
+        """The folder or Hugging Face id that holds this part."""
+        return self.transformer_repo or self.repo if part == "transformer" else self.repo
 
     @property
     def is_local(self) -> bool:
@@ -38,7 +44,8 @@ class Source:
 
     def config(self, part: str, name: str = "config.json") -> dict[str, Any]:
         """A configuration file of one part: from the folder, the numbers that come with plafond, or the hub."""
-        shipped = None if self.is_local else shipped_config(self.repo, f"{part}/{name}")
+        repo = self.repo_of(part)
+        shipped = None if Path(repo).is_dir() else shipped_config(repo, f"{part}/{name}")
         if shipped is not None:
             return shipped
         return dict(json.loads(self._file(part, name).read_text(encoding="utf-8")))
@@ -52,14 +59,15 @@ class Source:
         return ";".join(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
 
     def _file(self, part: str, name: str) -> Path:
-        if self.is_local:
-            path = Path(self.repo, part, name)
+        repo = self.repo_of(part)
+        if Path(repo).is_dir():
+            path = Path(repo, part, name)
             if not path.is_file():
-                raise CheckpointError(f"{self.repo} has no {part}/{name}; is it a complete diffusers folder?")
+                raise CheckpointError(f"{repo} has no {part}/{name}; is it a complete diffusers folder?")
             return path
         from huggingface_hub import hf_hub_download
 
-        return Path(reading(self.repo, lambda: hf_hub_download(self.repo, f"{part}/{name}")))
+        return Path(reading(repo, lambda: hf_hub_download(repo, f"{part}/{name}")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +118,17 @@ def locate(model: ModelConfig, *, companion: str) -> Source:
         if not path.is_file():
             path = _hub_file(name)
         return Source(repo=_folder_or_id(extras or companion), transformer_file=path)
+    if extras and extras != name:
+        return Source(repo=_folder_or_id(extras), transformer_repo=_folder_or_id(name, "transformer"))
     return Source(repo=_folder_or_id(name))
 
 
-def _folder_or_id(name: str) -> str:
+def _folder_or_id(name: str, needed: str = "model_index.json") -> str:
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "model_index.json").is_file():
+        if not (path / needed).exists():
             raise JobError(
-                f"{name} has no model_index.json; expected a diffusers folder, a .safetensors file or a"
+                f"{name} has no {needed}; expected a diffusers folder, a .safetensors file or a"
                 " Hugging Face id",
                 key="model.name_or_path",
             )

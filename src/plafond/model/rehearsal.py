@@ -33,6 +33,10 @@ class FullLengthTokenizer:
             ids = torch.ones(count, length, dtype=torch.int64)
             return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
 
+    def apply_chat_template(self, conversation: object, **_: Any) -> str:
+        """Any prompt has the full length, whatever stands around it."""
+        return ""
+
     def tokenize(self, prompt: str, **_: Any) -> list[str]:
         """No token needs an expansion."""
         return []
