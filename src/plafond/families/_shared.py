@@ -1,0 +1,104 @@
+"""What several families do alike: loading by diffusers' classes, FLUX's autoencoder, the timestep shift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from plafond.model.checkpoint import assign, read_transformer_file, reading
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from plafond.model.checkpoint import Source
+    from plafond.model.native import Entry
+
+VAE_FACTOR = 8
+
+
+def load_part(
+    source: Source, part: str, model: Any, *, device: torch.device, dtype: torch.dtype, **options: Any
+) -> nn.Module:
+    """One frozen model of a diffusers folder; `options` go to ``from_pretrained``."""
+    repo = source.repo_of(part)
+    # transformers and diffusers call the dtype differently
+    name = "dtype" if model.__module__.startswith("transformers") else "torch_dtype"
+    loaded = reading(
+        f"{repo}/{part}", lambda: model.from_pretrained(repo, subfolder=part, **{name: dtype}, **options)
+    )
+    return loaded.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
+
+
+def load_tokenizer(source: Source, part: str = "tokenizer") -> Any:
+    """The tokenizer in one folder of a checkpoint."""
+    from transformers import AutoTokenizer
+
+    return reading(
+        f"{source.repo}/{part}", lambda: AutoTokenizer.from_pretrained(source.repo, subfolder=part)
+    )
+
+
+def load_denoiser(
+    source: Source,
+    model: Any,
+    table: Callable[[nn.Module], list[Entry]],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> nn.Module:
+    """The frozen transformer, from its folder or from a single file.
+
+    Args:
+        source: where it is.
+        model: its class in diffusers.
+        table: the names of the original release, see `Family.native_table`.
+        device: where it goes.
+        dtype: what it is kept in.
+    """
+    from plafond.model.native import to_diffusers
+
+    def translate(state: dict[str, Tensor], built: nn.Module) -> dict[str, Tensor]:
+        shapes = {name: tensor.shape for name, tensor in built.state_dict().items()}
+        return to_diffusers(state, table(built), shapes, what="the transformer file")
+
+    if source.transformer_file is None:
+        return load_part(source, "transformer", model, device=device, dtype=dtype)
+    config = source.config("transformer")
+    built, state = read_transformer_file(
+        source.transformer_file, lambda: model.from_config(config), translate
+    )
+    return assign(built, state, device=device, dtype=dtype).eval()
+
+
+def from_config(model: Any, config: Mapping[str, Any]) -> nn.Module:
+    """One of diffusers' models without its weights."""
+    return model.from_config(dict(config)).eval()  # type: ignore[no-any-return]
+
+
+def encode_kl(vae: nn.Module, pixels: Tensor) -> Tensor:
+    """Normalised latents (B, C, H/8, W/8) of an `AutoencoderKL`: the posterior's mean, shifted and scaled."""
+    import torch
+
+    config: Any = vae.config
+    with torch.no_grad():
+        mean = vae.encode(pixels).latent_dist.mode()  # type: ignore[operator]
+    return (mean - (config.shift_factor or 0.0)) * config.scaling_factor  # type: ignore[no-any-return]
+
+
+def token_shift(latent_height: int, latent_width: int) -> float:
+    """FLUX's line: mu = 0.5 at 256 tokens of 2×2 latents (256²) and 1.15 at 4,096 (1024²)."""
+    tokens = latent_height * latent_width / 4
+    return 0.5 + (tokens - 256) * (1.15 - 0.5) / (4096 - 256)
+
+
+def scheduler(source: Source) -> Any:
+    """The checkpoint's flow-matching scheduler."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    return FlowMatchEulerDiscreteScheduler.from_config(source.config("scheduler", "scheduler_config.json"))
+
+
+def whole(side: int, multiple: int) -> int:
+    """A preview's side in pixels, cut to a multiple that the pipeline takes."""
+    return max(multiple, side // multiple * multiple)
