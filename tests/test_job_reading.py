@@ -411,14 +411,9 @@ def test_missing_folders(tmp_path, monkeypatch):
     [
         (
             "quantize: false",
-            "quantize: true",
-            "line 26: model.quantize: known to AI Toolkit, not used by plafond yet; the weights stay in train.dtype",
-        ),
-        (
-            "quantize: false",
-            "low_vram: true",
-            "line 26: model.low_vram: known to AI Toolkit, not used by plafond yet; one part is on the device at a"
-            " time in any case",
+            "layer_offloading: true",
+            "line 26: model.layer_offloading: known to AI Toolkit, not used by plafond yet; all layers stay on the"
+            " device",
         ),
         (
             "caption_ext: txt",

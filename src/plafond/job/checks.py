@@ -6,6 +6,7 @@ from plafond.job.archs import TEXT_ENCODER_SEES_IMAGES
 from plafond.job.document import KeyPath
 from plafond.job.schema import ProcessConfig
 from plafond.job.source import Source
+from plafond.job.wording import shown
 
 
 def contradictions(process: ProcessConfig, path: KeyPath, source: Source) -> None:
@@ -37,6 +38,18 @@ def contradictions(process: ProcessConfig, path: KeyPath, source: Source) -> Non
         source.problem(
             (*path, "model", "assistant_lora_path"),
             "an assistant LoRA cannot be combined with the accuracy recovery adapter in qtype",
+        )
+    exclude = model.quantize_kwargs.get("exclude", [])
+    if not (isinstance(exclude, list) and all(isinstance(pattern, str) for pattern in exclude)):
+        source.problem(
+            (*path, "model", "quantize_kwargs", "exclude"),
+            f"expected a list of texts, found {shown(exclude)}",
+        )
+    if model.weight_format and process.network is None:
+        source.problem(
+            (*path, "model", "quantize"),
+            "quantised weights are frozen, and a job without a network trains all of them;"
+            " set quantize: false, or add a network section",
         )
     if train.min_denoising_steps > train.max_denoising_steps:
         source.problem(

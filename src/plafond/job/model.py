@@ -9,17 +9,9 @@ from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
+from plafond.job.qtypes import QTYPES, format_of
 from plafond.job.section import Flag, Input, Section, Settings, Texts
 from plafond.job.wording import nearest, shown
-
-QTYPES = (
-    *("qfloat8", "qint8", "qint4", "qint2", "float8", "int8", "convrot8", "convrot4", "nvfp4"),
-    *(f"uint{bits}" for bits in range(2, 9)),
-    *(f"convrotint{bits}" for bits in range(2, 8)),
-    *("convrotbitnet", "orbit2", "orbit3", "orbit4"),
-    *("qfloat8_e4m3fn", "qfloat8_e4m3fnuz", "qfloat8_e5m2", "nf4"),
-)
-"""Names of quantised number formats; all are AI Toolkit's but nf4."""
 
 
 def _qtype(value: str) -> str:
@@ -75,10 +67,10 @@ class ModelConfig(Section):
     )
     qtype_te: Qtype = Field("qfloat8", description="Number format of the quantised text encoder.")
     quantize_kwargs: Settings = Field(
-        {}, description="More settings; exclude lists layers that stay unquantised."
+        {}, description="exclude: patterns of the names of layers that stay unquantised, as *norm*."
     )
     low_vram: Flag = Field(
-        False, description="Load through main memory so that loading takes little GPU memory."
+        False, description="Load through main memory, one layer at a time; plafond always does."
     )
     layer_offloading: Flag = Field(False, description="Keep frozen layers in main memory and stream them in.")
     layer_offloading_transformer_percent: float = Field(
@@ -102,3 +94,18 @@ class ModelConfig(Section):
     only_if_contains: Texts = Field(
         (), description="Full fine-tune: only parameters with these texts are trained."
     )
+
+    @property
+    def weight_format(self) -> str | None:
+        """Number format of the denoising model's frozen weights; None when they are not quantised."""
+        return format_of(self.qtype) if self.quantize else None
+
+    @property
+    def text_format(self) -> str | None:
+        """Number format of the text encoders' weights; None when they are not quantised."""
+        return format_of(self.qtype_te) if self.quantize_te else None
+
+    @property
+    def unquantized(self) -> tuple[str, ...]:
+        """Patterns of the names of the denoising model's layers that stay as they are."""
+        return tuple(self.quantize_kwargs.get("exclude", ()))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plafond.job.document import KeyPath
+from plafond.job.model import ModelConfig
+from plafond.job.qtypes import NEAREST, format_of
 from plafond.job.schema import ProcessConfig
 from plafond.job.section import Section
 from plafond.job.source import Source
@@ -16,12 +18,6 @@ NOT_YET = "known to AI Toolkit, not used by plafond yet"
 
 CONSEQUENCES: dict[str, dict[str, str]] = {
     "model": {
-        "quantize": "the weights stay in train.dtype",
-        "qtype": "the weights stay in train.dtype",
-        "quantize_te": "the text encoder stays in train.dtype",
-        "qtype_te": "the text encoder stays in train.dtype",
-        "quantize_kwargs": "nothing is quantised",
-        "low_vram": "one part is on the device at a time in any case",
         "layer_offloading": "all layers stay on the device",
         "assistant_lora_path": "training runs without the assistant",
         "te_name_or_path": "the text encoder comes from the model",
@@ -60,6 +56,29 @@ def not_yet(process: ProcessConfig, path: KeyPath, source: Source) -> None:
             stands = (*place, key) in source.lines or (*place, key) in source.overrides
             if stands and getattr(section, key) != type(section).model_fields[key].get_default():
                 source.warn((*place, key), f"{NOT_YET}; {consequence}" if consequence else NOT_YET)
+    _formats(process.model, (*path, "model"), source)
+
+
+def _formats(model: ModelConfig, path: KeyPath, source: Source) -> None:
+    """Warn of number formats that another one takes the place of, and of adapters that recover accuracy."""
+    for flag, key in (("quantize", "qtype"), ("quantize_te", "qtype_te")):
+        name, _, adapter = (part.strip() for part in getattr(model, key).partition("|"))
+        if not getattr(model, flag):
+            continue
+        if name in NEAREST:
+            source.warn(
+                (*path, key),
+                f"{name} is a number format of AI Toolkit that plafond does not have; the weights are stored as"
+                f" {NEAREST[name]}, which has the same width",
+            )
+        if adapter:
+            source.warn(
+                (*path, key),
+                f"the accuracy recovery adapter is {NOT_YET}; the weights are stored as {format_of(name)} without"
+                " it",
+            )
+    for key in model.quantize_kwargs.keys() - {"exclude"}:
+        source.warn((*path, "quantize_kwargs", key), "plafond reads only exclude here")
 
 
 def _sections(process: ProcessConfig, path: KeyPath) -> Iterator[tuple[str, Section, KeyPath]]:

@@ -21,6 +21,7 @@ from plafond.memory.residence import enter, host_memory, label, move_in, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
+from plafond.training.base import quantize_transformer
 from plafond.training.budget import Budget, Gauge, spending
 from plafond.training.chatter import to_log
 from plafond.training.checkpoint import Checkpoints, Identity
@@ -148,7 +149,10 @@ class Run:
         with self.terminal.doing("loading the transformer"):
             enter("loading")
             with host_memory():
-                transformer = self.family.load_transformer(prepared.source, device=self.device, dtype=dtype)
+                host = torch.device("cpu")
+                transformer = self.family.load_transformer(prepared.source, device=host, dtype=dtype)
+            quantize_transformer(transformer, self.family, process.model, self.device)
+            with host_memory():
                 target = Target.of(self.device)
                 self.trainee: Trainee = make_trainee(transformer, self.family, process, target)
             move_in(transformer, self.device)
@@ -195,6 +199,12 @@ class Run:
         if self.ema is not None:
             self.ema.load(state["ema"] or state["weights"])
         self.progress = Progress(**state["progress"])
+        then, now = state.get("base"), self.process.model.weight_format
+        if then != now:
+            self.terminal.warn(
+                f"the base model was {then or 'not quantised'} when this run was saved and is"
+                f" {now or 'not quantised'} now; the adapter goes on, on a base that is a little different"
+            )
         self.folder.rewind_metrics(self.progress.step)
         self.terminal.note(f"continuing after step {self.progress.step}")
 
@@ -295,6 +305,7 @@ class Run:
             "optimizer": optimizer_state(self.optimizer),
             "ema": None if self.ema is None else self.ema.averages,
             "progress": vars(self.progress),
+            "base": self.process.model.weight_format,
         }
         self.checkpoints.save(self.progress.step, state, self.identity)
 

@@ -28,6 +28,7 @@ from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import enter, host_memory, move_in, move_out, put
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal
+from plafond.training.base import quantize_encoders
 from plafond.training.export import DTYPES
 from plafond.training.feed import CAPTION_VARIANTS, Embed, Feed, caches_text
 
@@ -137,8 +138,11 @@ def _texts(
         if not loaded:
             with terminal.doing("loading the text encoders"):
                 with host_memory():
-                    loaded.append(family.load_text_encoders(source, device=device, dtype=dtype))
-                for module in family.text_modules(loaded[0]):
+                    host = torch.device("cpu")
+                    loaded.append(family.load_text_encoders(source, device=host, dtype=dtype))
+                modules = family.text_modules(loaded[0])
+                quantize_encoders(modules, process.model, device)
+                for module in modules:
                     move_in(module, device)
         return family.encode_text(loaded[0], prompts)
 
@@ -149,6 +153,8 @@ def _texts(
         "encoders": "".join(source.fingerprint(part) for part in family.text_parts),
         "dtype": train.dtype,
     }
+    if process.model.text_format:
+        signature["weights"] = process.model.text_format
     data = [plan for plan in plans if plan is not None]
     cached = caches_text(process)
     if cached or train.unload_text_encoder:
