@@ -411,9 +411,8 @@ def test_missing_folders(tmp_path, monkeypatch):
     [
         (
             "quantize: false",
-            "layer_offloading: true",
-            "line 26: model.layer_offloading: known to AI Toolkit, not used by plafond yet; all layers stay on the"
-            " device",
+            "vae_path: ae.safetensors",
+            "line 26: model.vae_path: known to AI Toolkit, not used by plafond yet; the VAE comes from the model",
         ),
         (
             "caption_ext: txt",

@@ -7,12 +7,13 @@ else, so threads and previews do not disturb each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
@@ -24,6 +25,7 @@ from plafond.activations.split import Backward, Forward, backward_of, forward_of
 from plafond.memory.kernels import Target
 from plafond.memory.ledger import blocks_of
 from plafond.memory.residence import as_written, park, put
+from plafond.model.streaming import Ring
 
 REMEMBERED = 256
 """So many combinations of block and shape are remembered, over all models of the process."""
@@ -80,6 +82,7 @@ class PlannedBlock:
         self.original: Callable[..., Any] = block.forward
         self.level = KEEP
         self.learnt: Learnt | None = None
+        self._ring: tuple[Ring, int] | None = None
         self._state = [
             (held, name, f"{path}.{name}" if path else name)
             for path, module in block.named_modules()
@@ -90,32 +93,51 @@ class PlannedBlock:
         self._constants: list[Any] = [module for module in block.modules() if hasattr(module, "constants")]
         self._likeness = (target, _likeness(block), tuple(_layout(tensor) for tensor in self.state()))
 
-    def state(self) -> list[Tensor]:
-        """Parameters and buffers as they are now."""
-        return [held[key] for held, key, _ in self._state]
+    def stream(self, ring: Ring, place: int) -> None:
+        """Take frozen weights from a ring from now on, in which the block has this place."""
+        self._ring = ring, place
+
+    def state(self, direction: int = 1) -> list[Tensor]:
+        """Parameters and buffers for a pass forward (1) or backward (-1)."""
+        visiting = self._visiting(direction)
+        return [visiting.get(name, held[key]) for held, key, name in self._state]
+
+    def _visiting(self, direction: int) -> Mapping[str, Tensor]:
+        if self._ring is None:
+            return {}
+        ring, place = self._ring
+        return ring.enter(place, direction)
+
+    def _as_it_is(self, *args: Any, **kwargs: Any) -> Any:
+        """The block's own forward."""
+        visiting = self._visiting(1)
+        if not visiting:
+            return self.original(*args, **kwargs)
+        with _reparametrize_module(self.block, dict(visiting)):
+            return self.original(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The block's forward."""
         if not torch.is_grad_enabled():
-            return self.original(*args, **kwargs)
+            return self._as_it_is(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
         inputs = [leaves[place] for place in places]
         state = self.state()
         trained = [tensor for tensor in state if tensor.requires_grad]
         if not (trained or any(tensor.requires_grad for tensor in inputs)):
-            return self.original(*args, **kwargs)
-        learnt = self.learn(leaves, spec, places)
+            return self._as_it_is(*args, **kwargs)
+        learnt = self.learn(leaves, spec, places, state)
         self.learnt = None if isinstance(learnt, NotCapturable) else learnt
         if isinstance(learnt, NotCapturable):
             if self.level.kind == "keep":
-                return self.original(*args, **kwargs)
-            return checkpoint(self.original, *args, use_reentrant=False, **kwargs)
+                return self._as_it_is(*args, **kwargs)
+            return checkpoint(self._as_it_is, *args, use_reentrant=False, **kwargs)
         results = _Pass.apply(self, learnt, self.level, state, len(inputs), *inputs, *trained)  # type: ignore[no-untyped-call]
         return learnt.joint.pack(results)
 
     def learn(
-        self, leaves: Sequence[Any], spec: pytree.TreeSpec, places: tuple[int, ...]
+        self, leaves: Sequence[Any], spec: pytree.TreeSpec, places: tuple[int, ...], state: list[Tensor]
     ) -> Learnt | NotCapturable:
         """The block's operations on one shape, or why they cannot be written down."""
         shape = tuple(_layout(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
@@ -123,21 +145,24 @@ class PlannedBlock:
         key = (self._likeness, self.block.training, constants, shape, spec)
         found = _learnt.get(key)
         if found is None:
-            found = self._look(leaves, spec, places)
+            found = self._look(leaves, spec, places, state)
             while len(_learnt) >= REMEMBERED:
                 del _learnt[next(iter(_learnt))]
             _learnt[key] = found
         return found
 
     def _look(
-        self, leaves: Sequence[Any], spec: pytree.TreeSpec, places: tuple[int, ...]
+        self, leaves: Sequence[Any], spec: pytree.TreeSpec, places: tuple[int, ...], state: list[Tensor]
     ) -> Learnt | NotCapturable:
         with _disable_current_modes():  # nobody counts tensors without data
             call = Call(
                 leaves=tuple(without_data(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
                 spec=spec,
                 tensors=places,
-                state={name: without_data(held[key]) for held, key, name in self._state},
+                state={
+                    name: without_data(tensor)
+                    for (_, _, name), tensor in zip(self._state, state, strict=True)
+                },
                 device=leaves[places[0]].device,
             )
             try:
@@ -206,7 +231,7 @@ class _Pass(torch.autograd.Function):
             raise RuntimeError("an input of this block was changed in place before its backward pass")
         wanted = tuple(tangent is not None for tangent in tangents)
         joint, backward = block.backward(learnt, level, wanted)
-        state = block.state()
+        state = block.state(-1)
         given = [ctx.kept[name] for name in backward.kept]
         given += [
             put(tensor, ctx.device) if place in ctx.parked else tensor

@@ -196,7 +196,10 @@ class Rehearsal:
         depths = {group: int(self.config[key]) for group, key in self.family.depth.items()}
         segments = {group: plan.segments(group, depth) for group, depth in depths.items()}
         lengths = {group: [length for _, length in found] for group, found in segments.items()}
-        if self.full_depth or all(length <= SHALLOW for found in lengths.values() for length in found):
+        model = self.process.model
+        uneven = model.layer_offloading and model.layer_offloading_transformer_percent < 1
+        short_enough = all(length <= SHALLOW for found in lengths.values() for length in found)
+        if self.full_depth or uneven or short_enough:
             return self._play(phase, self.config, plan)
         short = {group: shallow_lengths(found) for group, found in lengths.items()}
         config = {self.family.depth[group]: sum(found) for group, found in short.items()}
@@ -339,8 +342,7 @@ class _Stage:
             )
         self._undo = self.ledger.watch(transformer)
         self.ledger.watch_gradients(self.trainee.parameters.values())
-        move_in(self.trainee.transformer, rehearsal.device)
-        label(self.trainee.parameters.values(), "lora")
+        self.trainee.move_in(rehearsal.device, self.process.model)
         if self.process.network is not None and not self.process.network.pretrained_lora_path:
             up = [value for name, value in self.trainee.parameters.items() if name.endswith("lora_B.weight")]
             self.ledger.blank(up)

@@ -20,8 +20,9 @@ Scales are rounded to bfloat16 *before* the numbers are chosen, so that unpackin
 scale that was meant. nf4's scales are not quantised a second time.
 
 Both directions work through a weight in pieces of `PIECE` values, so that what they take on the way stays small:
-packing takes four float32 pieces (64 MiB) at most; unpacking takes the dense weight and, for nf4 and the ``uint``
-formats, one or two pieces of codes (at most 24 MiB). float8 and int8 unpack into the dense weight directly.
+packing takes four float32 pieces (128 MiB) at most; unpacking takes the dense weight and, for the ``uint`` formats, one
+or two pieces of one-byte codes (16 MiB), for nf4 a piece of indices and one of values (32 MiB in bfloat16). float8 and
+int8 unpack into the dense weight directly.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PLAIN = ""
 """The layout of a weight that is stored as it is."""
 GROUP = 64
 """So many values of a row share a scale."""
-PIECE = 2**22
+PIECE = 2**23
 """Values that are packed or unpacked at a time."""
 
 _TINY = 1e-30
@@ -143,9 +144,8 @@ def _unpack_groups(
     rows, groups = scale.shape
     out = torch.empty(rows, groups, GROUP, dtype=dtype, device=codes.device)
     step = max(1, PIECE // (groups * GROUP))
-    for first in range(0, rows, step):
-        piece = slice(first, first + step)
-        out[piece].copy_(values(codes[piece]))
+    for into, piece in zip(out.split(step), codes.split(step), strict=True):
+        into.copy_(values(piece))
     if zero is not None:
         out.sub_(zero[..., None].to(dtype))
     out.mul_(scale[..., None].to(dtype))
@@ -195,7 +195,7 @@ def _planes(bits: int) -> list[tuple[int, int, slice]]:
 
 def _unsigned(bits: int) -> Format:
     """Codes 0 ... 2^bits - 1 with a zero point that need not be whole: both ends of a group are met."""
-    most = 2**bits - 1
+    most, planes = 2**bits - 1, _planes(bits)
 
     def pack_rows(x: Tensor) -> list[Tensor]:
         x = _groups(x)
@@ -204,32 +204,37 @@ def _unsigned(bits: int) -> Format:
         scale = high.clamp_(min=0).sub_(low).div_(most).clamp_(min=_TINY).bfloat16()
         zero = low.neg_().div_(scale).clamp_(max=most).bfloat16()
         codes = (x / scale[..., None]).add_(zero[..., None]).round_().clamp_(0, most).to(torch.uint8)
-        planes = []
-        for width, place, _ in _planes(bits):
+        packed = []
+        for width, place, _ in planes:
             part = torch.bitwise_right_shift(codes, place).bitwise_and_(2**width - 1)
             *rest, filled = part.view(*codes.shape[:2], 8 // width, -1).unbind(2)
             for more in reversed(rest):
                 filled = torch.bitwise_left_shift(filled, width).bitwise_or_(more)
-            planes.append(filled)
-        return [torch.cat(planes, dim=-1), zero, scale]
-
-    def values(piece: Tensor) -> Tensor:
-        codes: Tensor | None = None
-        for width, place, where in _planes(bits):
-            part = piece[..., where]
-            if width < 8:
-                shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=piece.device)
-                part = torch.bitwise_right_shift(part[..., None, :], shifts[:, None]).bitwise_and_(
-                    2**width - 1
-                )
-                part = part.view(*piece.shape[:2], GROUP)
-            codes = part if codes is None else codes.bitwise_or_(part.bitwise_left_shift_(place))
-        assert codes is not None
-        return codes
+            packed.append(filled)
+        return [torch.cat(packed, dim=-1), zero, scale]
 
     def unpack(weight: list[Tensor], dtype: torch.dtype) -> Tensor:
-        codes, zero, scale = weight
-        return _unpack_groups(codes, values, dtype, zero, scale)
+        packed, zero, scale = weight
+        bytewise = (1, 1, -1, 1)
+        shifts = {
+            width: torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device).view(bytewise)
+            for width, _, _ in planes
+            if width < 8
+        }
+
+        def values(piece: Tensor) -> Tensor:
+            codes: Tensor | None = None
+            for width, place, where in planes:
+                part = piece[..., where] if len(planes) > 1 else piece
+                if width < 8:
+                    part = torch.bitwise_right_shift(part[..., None, :], shifts[width])
+                    part.bitwise_and_(2**width - 1)
+                    part = part.view(*piece.shape[:2], GROUP)
+                codes = part if codes is None else codes.bitwise_or_(part.bitwise_left_shift_(place))
+            assert codes is not None
+            return codes
+
+        return _unpack_groups(packed, values, dtype, zero, scale)
 
     return Format(bytes_per_parameter=bits / 8 + 4 / GROUP, pack=pack_rows, unpack=unpack)
 

@@ -17,7 +17,7 @@ from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.memory.gpus import gib
 from plafond.memory.kernels import Target
-from plafond.memory.residence import enter, host_memory, label, move_in, settle
+from plafond.memory.residence import enter, host_memory, label, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
@@ -155,8 +155,7 @@ class Run:
             with host_memory():
                 target = Target.of(self.device)
                 self.trainee: Trainee = make_trainee(transformer, self.family, process, target)
-            move_in(transformer, self.device)
-            label(self.trainee.parameters.values(), "lora")
+            self.trainee.move_in(self.device, process.model)
         self.optimizer = make_optimizer(self.trainee.parameters.values(), process.train)
         ema = process.train.ema_config
         self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None

@@ -15,11 +15,13 @@ from plafond.activations.blocks import PlannedBlock, plan_blocks
 from plafond.activations.plan import ActivationPlan, asked_for
 from plafond.errors import CheckpointError, JobError
 from plafond.families._contract import Family
+from plafond.job.model import ModelConfig
 from plafond.job.schema import ProcessConfig
 from plafond.memory.kernels import Target
-from plafond.memory.residence import host_memory
+from plafond.memory.residence import host_memory, label, move_in
 from plafond.model.checkpoint import reading
 from plafond.model.lora import LoraNetwork, Targets, inject
+from plafond.model.streaming import Ring, chosen
 from plafond.training.checkpoint import Identity
 from plafond.training.randomness import derived_seed
 
@@ -35,6 +37,26 @@ class Trainee:
     network: LoraNetwork | None
     parameters: dict[str, nn.Parameter]
     blocks: Mapping[str, Sequence[PlannedBlock]]
+
+    def move_in(self, device: torch.device, model: ModelConfig) -> None:
+        """Put the transformer on the device, but for the blocks that are streamed to it.
+
+        Raises:
+            JobError: nothing in the blocks is frozen, so nothing can be streamed.
+        """
+        if model.layer_offloading:
+            blocks = [block for group in self.blocks.values() for block in group]
+            places = chosen(len(blocks), model.layer_offloading_transformer_percent)
+            if self.network is None:
+                message = (
+                    "only frozen weights can be streamed, and a job without a network trains all of them"
+                )
+                raise JobError(message, key="model.layer_offloading")
+            ring = Ring([blocks[place].block for place in places], device)
+            for number, place in enumerate(places):
+                blocks[place].stream(ring, number)
+        move_in(self.transformer, device)
+        label(self.parameters.values(), "lora")
 
     def use(self, plan: ActivationPlan) -> None:
         """Let every block keep what `plan` says, from its next forward pass on."""
