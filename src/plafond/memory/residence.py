@@ -75,6 +75,12 @@ def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) 
     return moved
 
 
+def retire(tensor: Tensor) -> Tensor:
+    """A copy in main memory that is complete when this returns."""
+    with host_memory():
+        return tensor.clone() if tensor.device.type == "meta" else tensor.to("cpu", copy=True)
+
+
 def park(tensor: Tensor) -> Tensor:
     """A copy in main memory, from which `put` brings it back.
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plafond.memory.residence import put, within
+from plafond.memory.residence import put, retire, within
 from plafond.model import linear as _operations  # noqa: F401 - defines torch.ops.plafond
 from plafond.model.packing import PLAIN, pack
 
@@ -47,6 +47,7 @@ class QuantizedLinear(nn.Module):
         linear: the layer whose place it takes; its bias stays as it is and where it is.
         name: number format of the weight, see `plafond.model.packing.FORMATS`.
         device: where the weight is packed and stays. Only this one weight is there unpacked, and only meanwhile.
+        home: the packed weight returns to main memory.
 
     Attributes:
         layout: how the weight is packed.
@@ -55,15 +56,17 @@ class QuantizedLinear(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, linear: nn.Linear, name: str, device: torch.device):
+    def __init__(self, linear: nn.Linear, name: str, device: torch.device, *, home: bool = False):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         with torch.no_grad():
             packed, self.layout = pack(put(linear.weight.detach(), device), name)
+            if home:
+                packed = [retire(tensor) for tensor in packed]
         for place, tensor in enumerate(packed):
             self.register_buffer(f"packed_{place}", tensor)
         self._parts = len(packed)
-        self.register_buffer("weight", torch.empty(0, dtype=linear.weight.dtype, device=device))
+        self.register_buffer("weight", torch.empty(0, dtype=linear.weight.dtype, device=packed[0].device))
         self.bias = linear.bias
         self.requires_grad_(False)
 
@@ -94,6 +97,7 @@ def quantize(
     *,
     exclude: Sequence[str] = (),
     only: Callable[[str], bool],
+    home: bool = False,
 ) -> list[str]:
     """Pack the weights of a model's linear layers, one after the other.
 
@@ -107,6 +111,7 @@ def quantize(
         device: the device that will run the model.
         exclude: patterns of shell style of the dotted names of layers that are left alone.
         only: says of a dotted name whether the layer is to be packed.
+        home: the packed weights return to main memory, from where blocks are streamed.
 
     Returns:
         The names of the layers that were packed.
@@ -118,7 +123,7 @@ def quantize(
         parent, _, child = path.rpartition(".")
         holder = model.get_submodule(parent)
         with within(path):
-            setattr(holder, child, QuantizedLinear(getattr(holder, child), name, device))
+            setattr(holder, child, QuantizedLinear(getattr(holder, child), name, device, home=home))
     return chosen
 
 

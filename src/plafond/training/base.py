@@ -32,6 +32,7 @@ def quantize_transformer(
         device,
         exclude=model.unquantized,
         only=lambda path: any(block in path for block in blocks),
+        home=model.layer_offloading,
     )
 
 
