@@ -91,6 +91,11 @@ def test_a_counted_run_trains_the_same_weights(make_job: JobMaker) -> None:
     ids=lambda overrides: overrides[0],
 )
 def test_the_plan_is_exact(make_job: JobMaker, overrides: tuple[str, ...]) -> None:
+    runs_as_planned(make_job, overrides)
+
+
+def runs_as_planned(make_job: JobMaker, overrides: tuple[str, ...]) -> None:
+    """A run takes what was planned, and not less."""
     job = make_job(train={"steps": 6})
     plan = plan_of(job, 2**40, *overrides)
     predicted = {

@@ -144,7 +144,7 @@ def _unpack_groups(
     rows, groups = scale.shape
     out = torch.empty(rows, groups, GROUP, dtype=dtype, device=codes.device)
     step = max(1, PIECE // (groups * GROUP))
-    for into, piece in zip(out.split(step), codes.split(step), strict=True):
+    for into, piece in zip(torch.split(out, step), torch.split(codes, step), strict=True):
         into.copy_(values(piece))
     if zero is not None:
         out.sub_(zero[..., None].to(dtype))
