@@ -37,7 +37,8 @@ from runs import assert_same_weights, folder_of, losses, run
 
 CPU = torch.device("cpu")
 PROMPT = "a photo of sks thing"
-SIDE = 64
+LONG = f"{PROMPT}, " * 40
+"""More than any tokenizer takes here: plans count with the most."""
 
 
 class FamilyChecks:
@@ -80,7 +81,7 @@ class FamilyChecks:
         data = tmp_path / "photos"
         shutil.copytree(photos, data, ignore=shutil.ignore_patterns("_*"))
         for path in data.glob("*.txt"):
-            path.write_text(f"{PROMPT}, " * 40)
+            path.write_text(LONG)
 
         def make(name: str = "tiny", **sections: dict[str, Any]) -> Path:
             model = {"name_or_path": str(self.checkpoint), "arch": self.arch, "is_flux": False}
@@ -198,7 +199,7 @@ class FamilyChecks:
         ids=lambda overrides: overrides[0],
     )
     def test_the_plan_is_exact(self, job: Callable[..., Path], overrides: tuple[str, ...]) -> None:
-        path = job(train={"steps": 4})
+        path = job(train={"steps": 4}, sample={"prompts": [LONG], "neg": LONG})
         plan = _plan(path, overrides)
         predicted = {
             str(one.bucket): one.summary.allocated_bytes for one in plan.phases if one.phase == "train"
