@@ -70,6 +70,7 @@ class Case:
     ema: bool = False
     live: bool = False
     rank: int = 8
+    qtype: str = ""
 
     def __str__(self) -> str:
         parts = [self.model, self.phase, f"{self.side[0]}x{self.side[1]}"]
@@ -79,6 +80,7 @@ class Case:
             parts += [self.optimizer]
         parts += ["average"] if self.ema else []
         parts += ["live text"] if self.live else []
+        parts += [self.qtype] if self.qtype else []
         return ", ".join([*parts, self.dtype])
 
     @property
@@ -86,7 +88,9 @@ class Case:
         """The job."""
         return ProcessConfig(
             type="sd_trainer",
-            model=ModelConfig(name_or_path="x", arch="flux"),
+            model=ModelConfig(
+                name_or_path="x", arch="flux", quantize=bool(self.qtype), qtype=self.qtype or "qfloat8"
+            ),
             network=NetworkConfig(type="lora", linear=self.rank, linear_alpha=self.rank),
             datasets=(DatasetConfig(folder_path="."),),
             train=TrainConfig(
@@ -125,6 +129,10 @@ def cases() -> Iterator[Case]:
     for checkpointing in (True, False):
         yield Case(model="tiny", accumulation=3, checkpointing=checkpointing)
         yield Case(model="middle", ema=True, checkpointing=checkpointing, live=True)
+    for qtype, checkpointing in itertools.product(("float8", "int8", "nf4", "uint4"), (True, False)):
+        yield Case(model="middle", checkpointing=checkpointing, qtype=qtype, dtype="bfloat16")
+        yield Case(model="tiny", checkpointing=checkpointing, qtype=qtype, batch=2)
+    yield Case(model="middle", phase="preview", qtype="uint3", dtype="bfloat16")
     for dtype in ("float32", "bfloat16"):
         yield Case(phase="encode_text", dtype=dtype)
         yield Case(phase="cache_latents", dtype=dtype, side=(512, 512))
