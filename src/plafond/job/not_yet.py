@@ -19,7 +19,6 @@ NOT_YET = "known to AI Toolkit, not used by plafond yet"
 CONSEQUENCES: dict[str, dict[str, str]] = {
     "model": {
         "layer_offloading_text_encoder_percent": "the text encoder stays on the device while it encodes",
-        "assistant_lora_path": "training runs without the assistant",
         "te_name_or_path": "the text encoder comes from the model",
         "vae_path": "the VAE comes from the model",
         "model_kwargs": "",

@@ -33,6 +33,7 @@ from plafond.memory.meta import MetaLedger
 from plafond.memory.residence import counting, host_memory, label, move_in, put
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source
+from plafond.training.assistant import is_here, merge_assistant
 from plafond.training.base import quantize_encoders, quantize_transformer
 from plafond.training.ema import Ema
 from plafond.training.embeddings import stack
@@ -335,10 +336,12 @@ class _Stage:
         rehearsal = self.rehearsal
         with host_memory():
             transformer = rehearsal.build(lambda: self.family.build_transformer(self.config))
+        name = self.process.model.assistant_lora_path
+        assistant = merge_assistant(transformer, name if is_here(name) else None)
         quantize_transformer(transformer, self.family, self.process.model, rehearsal.device)
         with host_memory():
             self.trainee: Trainee = make_trainee(
-                transformer, self.family, _without_files(self.process), rehearsal.target
+                transformer, self.family, _without_files(self.process), rehearsal.target, assistant
             )
         self._undo = self.ledger.watch(transformer)
         self.ledger.watch_gradients(self.trainee.parameters.values())

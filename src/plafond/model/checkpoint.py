@@ -113,10 +113,8 @@ def locate(model: ModelConfig, *, companion: str) -> Source:
     """
     name = model.name_or_path
     extras = model.extras_name_or_path
-    path = Path(name).expanduser()
     if name.endswith((".safetensors", ".sft")):
-        if not path.is_file():
-            path = _hub_file(name)
+        path = find_file(name, "model.name_or_path")
         return Source(repo=_folder_or_id(extras or companion), transformer_file=path)
     if extras and extras != name:
         return Source(repo=_folder_or_id(extras), transformer_repo=_folder_or_id(name, "transformer"))
@@ -141,11 +139,25 @@ def _folder_or_id(name: str, needed: str = "model_index.json") -> str:
     return name
 
 
-def _hub_file(name: str) -> Path:
+def find_file(name: str, key: str, usual: str = "") -> Path:
+    """A file on this machine or on the hub, as ``owner/name/file``.
+
+    Args:
+        name: where it is.
+        key: the job's key that says so.
+        usual: the file of that name is meant where the hub's repository alone is named.
+
+    Raises:
+        JobError: there is no such file.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
     owner, _, rest = name.partition("/")
     repo, _, inside = rest.partition("/")
+    inside = inside or (usual if repo else "")
     if not inside or name.startswith((".", "~", "/")):
-        raise JobError(f"found no file at {name}", key="model.name_or_path")
+        raise JobError(f"found no file at {name}", key=key)
     from huggingface_hub import hf_hub_download
 
     return Path(reading(name, lambda: hf_hub_download(f"{owner}/{repo}", inside)))

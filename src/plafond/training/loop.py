@@ -21,6 +21,7 @@ from plafond.memory.residence import enter, host_memory, label, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
+from plafond.training.assistant import merge_assistant
 from plafond.training.base import quantize_transformer
 from plafond.training.budget import Budget, Gauge, spending
 from plafond.training.chatter import to_log
@@ -151,10 +152,11 @@ class Run:
             with host_memory():
                 host = torch.device("cpu")
                 transformer = self.family.load_transformer(prepared.source, device=host, dtype=dtype)
+            assistant = merge_assistant(transformer, process.model.assistant_lora_path)
             quantize_transformer(transformer, self.family, process.model, self.device)
             with host_memory():
                 target = Target.of(self.device)
-                self.trainee: Trainee = make_trainee(transformer, self.family, process, target)
+                self.trainee: Trainee = make_trainee(transformer, self.family, process, target, assistant)
             self.trainee.move_in(self.device, process.model)
         self.optimizer = make_optimizer(self.trainee.parameters.values(), process.train)
         ema = process.train.ema_config

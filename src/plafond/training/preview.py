@@ -89,7 +89,7 @@ class Previewer:
         if self.family.guided(item):
             text.update({f"negative_{name}": tensor for name, tensor in self.texts[item.neg].items()})
         text = send(text, self.device, self.dtype)
-        with torch.no_grad(), self.trainee.strength(item.network_multiplier):
+        with torch.no_grad(), self.trainee.drawing(item.network_multiplier):
             return self.family.preview(self.trainee.transformer, vae, self.source, item, text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from plafond.memory.residence import host_memory, label, move_in
 from plafond.model.checkpoint import reading
 from plafond.model.lora import LoraNetwork, Targets, inject
 from plafond.model.streaming import Ring, chosen
+from plafond.training.assistant import Assistant
 from plafond.training.checkpoint import Identity
 from plafond.training.randomness import derived_seed
 
@@ -30,13 +31,14 @@ from plafond.training.randomness import derived_seed
 class Trainee:
     """The transformer, with the adapter if there is one, and the parameters that the optimizer sees.
 
-    `blocks` are the transformer's blocks, by group.
+    `blocks` are the transformer's blocks, by group; `assistant` is merged into the weights and left out of previews.
     """
 
     transformer: nn.Module
     network: LoraNetwork | None
     parameters: dict[str, nn.Parameter]
     blocks: Mapping[str, Sequence[PlannedBlock]]
+    assistant: Assistant | None = None
 
     def move_in(self, device: torch.device, model: ModelConfig) -> None:
         """Put the transformer on the device, but for the blocks that are streamed to it.
@@ -63,6 +65,13 @@ class Trainee:
         for group, blocks in self.blocks.items():
             for block, level in zip(blocks, plan.levels(group, len(blocks)), strict=True):
                 block.level = level
+
+    @contextmanager
+    def drawing(self, multiplier: float) -> Iterator[None]:
+        """The model as previews show it: the adapter scaled, the assistant left out."""
+        assistant = self.assistant
+        with assistant.left_out(self.transformer) if assistant else nullcontext(), self.strength(multiplier):
+            yield
 
     @contextmanager
     def strength(self, multiplier: float) -> Iterator[None]:
@@ -97,7 +106,13 @@ class Trainee:
                 parameter.copy_(weights[name])
 
 
-def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig, target: Target) -> Trainee:
+def make_trainee(
+    transformer: nn.Module,
+    family: Family,
+    process: ProcessConfig,
+    target: Target,
+    assistant: Assistant | None = None,
+) -> Trainee:
     """Put the job's adapter on the transformer, or unfreeze it when the job has no ``network``.
 
     Args:
@@ -105,6 +120,7 @@ def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig,
         family: its family.
         process: the job's process.
         target: the device that runs it or, on ``meta``, is predicted.
+        assistant: what is merged into the model.
 
     Raises:
         JobError: the job's filters leave nothing to train, or its activation plan names no group of blocks.
@@ -115,7 +131,7 @@ def make_trainee(transformer: nn.Module, family: Family, process: ProcessConfig,
     if unknown := [group for group in named if group not in blocks]:
         message = f"the model has no {unknown[0]}; its groups of blocks are {', '.join(blocks)}"
         raise JobError(message, key="plafond.activation_plan")
-    return Trainee(transformer, network, parameters, blocks)
+    return Trainee(transformer, network, parameters, blocks, assistant)
 
 
 def _adapt(
