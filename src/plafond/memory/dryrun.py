@@ -33,7 +33,7 @@ from plafond.memory.meta import MetaLedger
 from plafond.memory.residence import counting, host_memory, label, move_in, put
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source
-from plafond.training.assistant import is_here, merge_assistant
+from plafond.training.assistant import merge_local_assistant
 from plafond.training.base import quantize_encoders, quantize_transformer
 from plafond.training.ema import Ema
 from plafond.training.embeddings import stack
@@ -336,8 +336,7 @@ class _Stage:
         rehearsal = self.rehearsal
         with host_memory():
             transformer = rehearsal.build(lambda: self.family.build_transformer(self.config))
-        name = self.process.model.assistant_lora_path
-        assistant = merge_assistant(transformer, name if is_here(name) else None)
+        assistant = merge_local_assistant(transformer, self.process.model.assistant_lora_path)
         quantize_transformer(transformer, self.family, self.process.model, rehearsal.device)
         with host_memory():
             self.trainee: Trainee = make_trainee(

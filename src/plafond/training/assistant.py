@@ -77,9 +77,19 @@ def merge_assistant(model: nn.Module, name: str | None) -> Assistant | None:
                 weight = layers[layer].weight
                 if weight.shape != (up.shape[0], down.shape[1]):
                     found = (up.shape[0], down.shape[1])
-                    raise JobError(f"{path}: {layer} is {found}, in this model {tuple(weight.shape)}", key=KEY)
+                    raise JobError(
+                        f"{path}: {layer} is {found}, in this model {tuple(weight.shape)}", key=KEY
+                    )
                 weight.addmm_(up.to(weight), down.to(weight))
     return Assistant(parts)
+
+
+def merge_local_assistant(model: nn.Module, name: str | None) -> Assistant | None:
+    """As `merge_assistant`, but an adapter that is not on this machine is not fetched and left out.
+
+    Dry runs do so: the adapter takes no memory but a little in previews.
+    """
+    return merge_assistant(model, name if name and Path(name).expanduser().is_file() else None)
 
 
 def _subtracting(down: Tensor, up: Tensor) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]:
@@ -107,8 +117,3 @@ def _layers(saved: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
                 alpha = float(named.get(f"{layer}.alpha", torch.tensor(float(down.shape[0]))))
                 parts[layer] = down, named[layer + second] * (alpha / down.shape[0])
     return parts
-
-
-def is_here(name: str | None) -> bool:
-    """Whether an adapter is a file on this machine: a dry run does not fetch it."""
-    return name is not None and Path(name).expanduser().is_file()
