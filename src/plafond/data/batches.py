@@ -42,6 +42,7 @@ class Item:
         flip_x: mirrored left to right.
         flip_y: mirrored top to bottom.
         crop: where the cut lies on the overlapping axis, from 0 (left, top) to 1 (right, bottom).
+        controls: sizes of its control images.
     """
 
     picture: Picture
@@ -51,6 +52,7 @@ class Item:
     flip_x: bool = False
     flip_y: bool = False
     crop: tuple[float, float] = CENTRE
+    controls: tuple[Bucket, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,11 @@ class BatchPlan:
             )
         self.items = tuple(items)
         self.seed = seed
-        groups: dict[tuple[Bucket, int, float, float], list[Item]] = defaultdict(list)
+        groups: dict[tuple[Bucket, int, float, float, tuple[Bucket, ...]], list[Item]] = defaultdict(list)
         for item in items:
             config = item.config
             size = config.batch_size or batch_size
-            key = (item.bucket, size, config.loss_multiplier, config.network_weight)
+            key = (item.bucket, size, config.loss_multiplier, config.network_weight, item.controls)
             groups[key] += [item] * item.picture.repeats
         self._groups = [(key[0], key[1], groups[key]) for key in sorted(groups)]
         self._order: tuple[int, list[tuple[Bucket, tuple[Item, ...]]]] | None = None

@@ -54,6 +54,7 @@ class Picture:
         caption_file: where the caption was read from; None for a default.
         repeats: how often it is seen per epoch.
         dataset: index of its data set in the job.
+        controls: its control images (see `plafond.data.controls`).
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Picture:
     caption_file: Path | None
     repeats: int
     dataset: int
+    controls: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True)

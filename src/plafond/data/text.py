@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from plafond.data.cache import Settings, TensorCache, Tensors, cache_key
-from plafond.data.images import show
+from plafond.data.digests import digest_of
+from plafond.data.images import load_rgb, show
 from plafond.data.progress import Report, silent
 from plafond.errors import DataError, NonFiniteError
 from plafond.memory.residence import host_memory
@@ -16,28 +19,68 @@ from plafond.memory.residence import host_memory
 FOLDER = "_t_e_cache"
 """The cache folder beside the first data set."""
 
-EncodeText = Callable[[list[str]], list[Tensors]]
+EncodeText = Callable[[list["Question"]], list[Tensors]]
 """From prompts to one mapping of named tensors each, without a batch dimension."""
 
 
-class TextStore(Mapping[str, Tensors]):
+@dataclass(frozen=True)
+class Illustrated:
+    """A prompt that the text encoder reads together with pictures.
+
+    Args:
+        prompt: the words.
+        pictures: files.
+        flip_x: the pictures are mirrored left to right.
+        flip_y: and top to bottom.
+    """
+
+    prompt: str
+    pictures: tuple[Path, ...]
+    flip_x: bool = False
+    flip_y: bool = False
+
+    def load(self) -> list[Image.Image]:
+        """The pictures, decoded.
+
+        Raises:
+            DataError: one cannot be decoded.
+        """
+        found = [load_rgb(path) for path in self.pictures]
+        flips = [
+            way
+            for way, wanted in (
+                (Image.Transpose.FLIP_LEFT_RIGHT, self.flip_x),
+                (Image.Transpose.FLIP_TOP_BOTTOM, self.flip_y),
+            )
+            if wanted
+        ]
+        for way in flips:
+            found = [picture.transpose(way) for picture in found]
+        return found
+
+
+Question = str | Illustrated
+"""What a text encoder is asked."""
+
+
+class TextStore(Mapping[Question, Tensors]):
     """The embeddings of every prompt, by prompt."""
 
     def __init__(self, disk: TensorCache | None) -> None:
         self._disk = disk
-        self._keys: dict[str, str] = {}
-        self._memory: dict[str, Tensors] = {}
+        self._keys: dict[Question, str] = {}
+        self._memory: dict[Question, Tensors] = {}
 
     def __contains__(self, prompt: object) -> bool:
         return prompt in self._keys
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Question]:
         return iter(self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __getitem__(self, prompt: str) -> Tensors:
+    def __getitem__(self, prompt: Question) -> Tensors:
         """The tensors of `prompt` on the CPU, in the types that the encoder returned."""
         key = self._keys[prompt]
         if self._disk is None:
@@ -53,7 +96,7 @@ class TextStore(Mapping[str, Tensors]):
 
 
 def cache_text(
-    prompts: Iterable[str],
+    prompts: Iterable[Question],
     encode: EncodeText,
     *,
     signature: Settings,
@@ -80,7 +123,7 @@ def cache_text(
     store = TextStore(disk)
     progress(0, len(distinct))
     for done, prompt in enumerate(distinct, start=1):
-        key = cache_key(signature, "text", prompt)
+        key = _key(signature, prompt)
         if disk is None:
             store._memory[prompt] = _encode(encode, prompt)
         elif disk.get(key) is None:
@@ -90,7 +133,14 @@ def cache_text(
     return store
 
 
-def _encode(encode: EncodeText, prompt: str) -> Tensors:
+def _key(signature: Settings, question: Question) -> str:
+    if isinstance(question, str):
+        return cache_key(signature, "text", question)
+    seen = [digest_of(path.read_bytes()) for path in question.pictures]
+    return cache_key(signature, "text", question.prompt, question.flip_x, question.flip_y, *seen)
+
+
+def _encode(encode: EncodeText, prompt: Question) -> Tensors:
     (encoded,) = encode([prompt])
     with host_memory():
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in encoded.items()}
