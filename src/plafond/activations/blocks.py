@@ -133,7 +133,10 @@ class PlannedBlock:
             if self.level.kind == "keep":
                 return self._as_it_is(*args, **kwargs)
             return checkpoint(self._as_it_is, *args, use_reentrant=False, **kwargs)
-        results = _Pass.apply(self, learnt, self.level, state, len(inputs), *inputs, *trained)  # type: ignore[no-untyped-call]
+        further = [inputs[place] for place in learnt.joint.further]
+        results = _Pass.apply(  # type: ignore[no-untyped-call]
+            self, learnt, self.level, state, len(inputs), *inputs, *trained, *further
+        )
         return learnt.joint.pack(results)
 
     def learn(
@@ -205,7 +208,7 @@ class _Pass(torch.autograd.Function):
         own = {id(result) for result in results}
         # a kept result hangs on this node; were it the object that is returned, the node would hang on it, too
         ctx.kept = {
-            name: tensor.detach() if id(tensor) in own else tensor
+            name: (tensor.detach() if id(tensor) in own else tensor, tensor._version)
             for name, tensor in zip(forward.kept, kept, strict=True)
         }
         # what does not learn is the same tensor for all blocks, and stays anyway
@@ -227,12 +230,14 @@ class _Pass(torch.autograd.Function):
         if ctx.kept is None:
             raise RuntimeError("what this block kept has been used: it can go backward once only")
         kept = [pair for place, pair in ctx.inputs.items() if place not in ctx.parked]
-        if any(tensor._version != version for tensor, version in kept):
-            raise RuntimeError("an input of this block was changed in place before its backward pass")
+        if any(tensor._version != version for tensor, version in (*kept, *ctx.kept.values())):
+            raise RuntimeError(
+                "an input or a result of this block was changed in place before its backward pass"
+            )
         wanted = tuple(tangent is not None for tangent in tangents)
         joint, backward = block.backward(learnt, level, wanted)
         state = block.state(-1)
-        given = [ctx.kept[name] for name in backward.kept]
+        given = [ctx.kept[name][0] for name in backward.kept]
         given += [
             put(tensor, ctx.device) if place in ctx.parked else tensor
             for place, (tensor, _) in ((place, ctx.inputs[place]) for place in backward.inputs)
@@ -246,7 +251,14 @@ class _Pass(torch.autograd.Function):
         gradients = [None if node is None else next(found) for node in joint.gradients]
         count = len(joint.inputs)
         trained = [gradients[count + place] for place, learns in enumerate(learning) if learns]
-        return None, None, None, None, None, *gradients[:count], *trained
+        # fewer results that receive gradients may mean fewer summands
+        rest = list(zip(joint.further, gradients[count + len(learning) :], strict=True))
+        further: list[Tensor | None] = []
+        for place in learnt.joint.further:
+            own = next((pair for pair in rest if pair[0] == place), None)
+            further.append(own[1] if own else None)
+            rest = [pair for pair in rest if pair is not own]
+        return None, None, None, None, None, *gradients[:count], *trained, *further
 
 
 def plan_blocks(model: nn.Module, target: Target) -> dict[str, list[PlannedBlock]]:

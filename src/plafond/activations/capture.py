@@ -64,7 +64,8 @@ class Joint:
         nodes: operations in order.
         forward: so many of them belong to the forward pass.
         outputs: the forward pass's results.
-        gradients: for each input and each item of the state its gradient, or None.
+        gradients: for each input and each item of the state its gradient, or None; then further summands.
+        further: for each of the further summands the place of the input to whose gradient it is to be added.
         places: where the outputs stand among the leaves of the block's return value.
         constants: leaves of the return value, None at those places.
         spec: how the leaves are put together.
@@ -77,6 +78,7 @@ class Joint:
     forward: int
     outputs: tuple[fx.Node, ...]
     gradients: tuple[fx.Node | None, ...]
+    further: tuple[int, ...]
     places: tuple[int, ...]
     constants: tuple[Any, ...]
     spec: pytree.TreeSpec
@@ -151,6 +153,16 @@ def capture(
                 )
             for place, gradient in zip(learning, found, strict=True):
                 gradients[place] = None if gradient is None else recorder.node(gradient)
+    further: list[int] = []
+    handed_on = {result.shape for result in results}
+    for place, node in enumerate(gradients[:count]):
+        if node is None or tensors[place].shape in handed_on:
+            continue
+        # What a block does not hand on changed, other blocks are given as well. Autograd adds each use's gradient to
+        # the sum over all blocks, one after the other: adding them up per block would round differently.
+        gradients[place], *rest = _summands(node)
+        gradients += rest
+        further += [place] * len(rest)
     return Joint(
         inputs=tuple(inputs),
         state=tuple(state),
@@ -159,10 +171,26 @@ def capture(
         forward=forward_nodes,
         outputs=tuple(outputs),
         gradients=tuple(gradients),
+        further=tuple(further),
         places=places,
         constants=tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves),
         spec=spec,
     )
+
+
+def _summands(total: fx.Node) -> list[fx.Node]:
+    """What autograd added up to `total`, in its order."""
+    found: list[fx.Node] = []
+    readers = 0  # a sum so far is read by the next one only
+    while total.target is aten.add.Tensor and not total.kwargs and len(total.users) == readers:
+        before, last = total.args
+        if not isinstance(before, fx.Node) or not isinstance(last, fx.Node):
+            break
+        if not before.meta["val"].shape == last.meta["val"].shape == total.meta["val"].shape:
+            break
+        found.append(last)
+        total, readers = before, 1
+    return [total, *reversed(found)]
 
 
 def _run(

@@ -113,7 +113,7 @@ class Menu:
                 own = size if _value(maker).requires_grad else 0
                 unit = Unit(maker, ordered, own, 0, 0, repeatable=False)
             else:
-                unit = Unit(maker, ordered, size, _flops(maker), _moved(maker), repeatable=_repeatable(maker))
+                unit = Unit(maker, ordered, size, _flops(maker), _moved(maker), repeatable=repeatable(maker))
             units[maker] = unit
             unit_of.update(dict.fromkeys(made, unit))
         return list(units.values()), unit_of
@@ -282,7 +282,7 @@ def _moved(node: fx.Node) -> int:
     return sum(int(value.numel()) * value.element_size() for value in values)
 
 
-def _repeatable(node: fx.Node) -> bool:
+def repeatable(node: fx.Node) -> bool:
     """Whether an operation draws no random numbers."""
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.fx.graph import _BoxedCodeGen
 
 from plafond.activations.capture import Joint
-from plafond.activations.choose import closure
+from plafond.activations.choose import closure, repeatable
 
 aten = torch.ops.aten
 Pass = Callable[[list[Tensor]], tuple[Any, ...]]
@@ -64,7 +64,9 @@ def forward_of(joint: Joint, kept: Iterable[fx.Node]) -> Forward:
     results = sorted((node for node in chosen if node.op != "placeholder"), key=_position(joint))
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in (*joint.inputs, *joint.state)}
-    _copy(graph, joint, copies, [*joint.outputs, *results])
+    # random numbers are drawn in the block's own order, even those that nobody uses
+    drawn = [node for node in joint.nodes[: joint.forward] if not repeatable(node)]
+    _copy(graph, joint, copies, [*drawn, *joint.outputs, *results])
     graph.output(tuple(copies[node] for node in (*joint.outputs, *results)))
     return Forward(run=_function(graph), kept=tuple(node.name for node in results), inputs=inputs)
 
