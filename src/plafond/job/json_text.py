@@ -20,7 +20,7 @@ def read_json(text: str, *, comments: bool = False) -> Document:
         DocumentError: the text is not valid JSON, or a key is written twice.
     """
     if comments:
-        text = _without_comments(text)
+        text = without_comments(text)
     if not text.strip():
         return Document(None)
     try:
@@ -34,7 +34,7 @@ def read_json(text: str, *, comments: bool = False) -> Document:
     return flatten(_node(_with_lines(tokens, text), 0))
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """Blank out comments, keeping every line where it is."""
 
     def blank(match: re.Match[str]) -> str:

@@ -57,7 +57,19 @@ def load_job(
         UsageError: an override cannot be applied.
     """
     file = find_file(Path(path))
-    text = read_text(file)
+    return job_of(read_text(file), file, name=name, overrides=overrides, strict=strict, env=env)
+
+
+def job_of(
+    text: str,
+    file: Path,
+    *,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    strict: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Job:
+    """Read a job from a text that stands in `file`, or could; the rest is as for `load_job`."""
     try:
         document = parse(text, file, os.environ if env is None else env)
     except DocumentError as error:
