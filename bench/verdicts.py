@@ -79,7 +79,8 @@ def completes(job: Path, overrides: list[str], ceiling: int) -> bool:
     for cache in (job.parent / "photos").glob("_*_cache"):
         shutil.rmtree(cache)  # so that every run encodes its text and pictures
     try:
-        plafond.train(plafond.load_job(job, overrides=overrides), device="cpu", fresh=True, ceiling=ceiling)
+        loaded = plafond.load_job(job, overrides=overrides)
+        plafond.train(loaded, device="cpu", fresh=True, ceiling=ceiling, recover=False)
     except torch.OutOfMemoryError:
         return False
     return True

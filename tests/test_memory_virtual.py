@@ -28,7 +28,8 @@ def plan_of(job: Path, ceiling: int = 2**40, *overrides: str) -> Plan:
 
 
 def run(job: Path, ceiling: int | None, *overrides: str, fresh: bool = True) -> RunFolder:
-    plafond.train(plafond.load_job(job, overrides=overrides), device="cpu", fresh=fresh, ceiling=ceiling)
+    loaded = plafond.load_job(job, overrides=overrides)
+    plafond.train(loaded, device="cpu", fresh=fresh, ceiling=ceiling, recover=False)
     return folder_of(job)
 
 

@@ -42,7 +42,14 @@ def load_job(
     return read(Path(path), name=name, overrides=overrides, strict=strict)
 
 
-def train(job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int | None = None) -> list[Result]:
+def train(
+    job: Job,
+    *,
+    device: str = "auto",
+    fresh: bool = False,
+    ceiling: int | None = None,
+    recover: bool = True,
+) -> list[Result]:
     """Run every process of a job, or continue what was started.
 
     Args:
@@ -50,7 +57,9 @@ def train(job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int |
         device: ``auto``, ``cuda``, ``cuda:N`` or ``cpu``.
         fresh: set an earlier run of that name aside instead of continuing it.
         ceiling: most bytes that tensors may take on the device. On the CPU this is a virtual GPU; an allocation
-            above it raises ``torch.OutOfMemoryError``, as on CUDA.
+            above it is refused, as on CUDA.
+        recover: after an out-of-memory repeat the step in a leaner way; False raises ``torch.OutOfMemoryError``, to
+            compare with a prediction.
 
     Returns:
         One result per process.
@@ -60,4 +69,4 @@ def train(job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int |
     set_up()
     from plafond.training.start import run_job
 
-    return run_job(job, device=device, fresh=fresh, ceiling=ceiling)
+    return run_job(job, device=device, fresh=fresh, ceiling=ceiling, recover=recover)

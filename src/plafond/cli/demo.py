@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,7 +133,8 @@ def _run(job: Job) -> Result:
     budgets = budgets_of(
         job, choose_device("cpu"), vram=CEILING, gpu=None, force=True, say=lambda sentence: None
     )
-    (result,) = run_each(job, device="cpu", fresh=True, budgets=budgets)
+    plain = [replace(budget, recover=False) for budget in budgets]
+    (result,) = run_each(job, device="cpu", fresh=True, budgets=plain)
     return result
 
 

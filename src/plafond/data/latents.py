@@ -205,7 +205,8 @@ def _encode(encode: Encode, pixels: torch.Tensor, item: Item) -> torch.Tensor:
     encoded = encode(pixels.unsqueeze(0))
     with host_memory():
         latent = encoded[0].detach().to("cpu", copy=True)
-    if not torch.isfinite(latent).all():
+        finite = bool(torch.isfinite(latent).all())
+    if not finite:
         raise NonFiniteError(
             f"{show(item.picture.path)}: the VAE returned NaN or infinity at {item.bucket}; expected"
             " numbers, which"

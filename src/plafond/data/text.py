@@ -144,8 +144,9 @@ def _encode(encode: EncodeText, prompt: Question) -> Tensors:
     (encoded,) = encode([prompt])
     with host_memory():
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in encoded.items()}
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
+        finite = {name: bool(torch.isfinite(tensor).all()) for name, tensor in tensors.items()}
+    for name in tensors:
+        if not finite[name]:
             raise NonFiniteError(
                 f"The text encoder returned NaN or infinity in {name} for {prompt!r}; expected numbers,"
                 " which bf16"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor, nn
 
+    from plafond.data.buckets import Bucket
     from plafond.job.model import ModelConfig
     from plafond.job.sample import SampleItem
     from plafond.job.train import TrainConfig
@@ -44,6 +45,11 @@ TextEmbedding = dict[str, "Tensor"]
 Their first dimension may differ from prompt to prompt (see `plafond.training.embeddings`). Integers, such as a mask
 that says where a prompt ends, are in main memory.
 """
+
+
+def control(place: int) -> str:
+    """The name of a control image among an embedding's tensors, counted from 0."""
+    return f"control_{place + 1}"
 
 
 class Family(Protocol):
@@ -103,6 +109,20 @@ class Family(Protocol):
         `text` has no batch dimension; where the preview is `guided`, the negative prompt's tensors stand beside the
         prompt's, with ``negative_`` before their names.
         """
+
+    controls: int = 0
+    """Most control images that a picture can have. Their latents (B, C, h, w) reach `predict` in `text`, under the
+    names of `control`; in `preview` they are pixels, bytes (3, H, W)."""
+    sees_controls: bool = False
+    """The text encoder looks at control images, too: prompts with control images go to `encode_seen`."""
+
+    def control_size(self, model: ModelConfig, width: int, height: int, bucket: Bucket) -> Bucket:
+        """The size at which a control image of `width` × `height` pixels stands beside a picture of `bucket`."""
+        return bucket
+
+    def encode_seen(self, encoders: Any, prompt: str, controls: Sequence[Image]) -> TextEmbedding:
+        """Encode one prompt that the encoder reads together with control images."""
+        return self.encode_text(encoders, [prompt])[0]
 
     def guided(self, item: SampleItem) -> bool:
         """Whether a preview is pulled away from a negative prompt, which takes a second pass."""

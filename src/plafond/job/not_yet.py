@@ -30,7 +30,6 @@ CONSEQUENCES: dict[str, dict[str, str]] = {
         "switch_boundary_every": "",
     },
     "datasets": {
-        "control_path": "training runs without control images",
         "mask_path": "the whole picture counts",
         "alpha_mask": "the whole picture counts",
         "invert_mask": "the whole picture counts",
@@ -39,12 +38,6 @@ CONSEQUENCES: dict[str, dict[str, str]] = {
         "do_i2v": "pictures only",
     },
     "sample": {"num_frames": "previews are pictures"},
-    "samples": {
-        "ctrl_img": "previews are made without control images",
-        "ctrl_img_1": "previews are made without control images",
-        "ctrl_img_2": "previews are made without control images",
-        "ctrl_img_3": "previews are made without control images",
-    },
 }
 
 
@@ -86,6 +79,3 @@ def _sections(process: ProcessConfig, path: KeyPath) -> Iterator[tuple[str, Sect
     for index, dataset in enumerate(process.datasets):
         yield "datasets", dataset, (*path, "datasets", index)
     yield "sample", process.sample, (*path, "sample")
-    # all previews of a job use the same keys: one warning is enough
-    for index, item in enumerate(process.sample.samples[:1]):
-        yield "samples", item, (*path, "sample", "samples", index)

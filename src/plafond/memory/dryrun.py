@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +18,9 @@ from torch import Tensor, nn
 
 from plafond.activations.choose import Menu
 from plafond.activations.plan import ActivationPlan, Activations, asked_for
-from plafond.data.batches import Batch, Item
+from plafond.data.batches import Batch
 from plafond.data.buckets import Bucket
-from plafond.data.folder import Picture
-from plafond.families._contract import Family, TextEmbedding
-from plafond.job.dataset import DatasetConfig
+from plafond.families._contract import Family, TextEmbedding, control
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
 from plafond.memory.collector import paused
@@ -31,12 +28,23 @@ from plafond.memory.depth import SHALLOW, NotUniform, deepen_segments, shallow_l
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
 from plafond.memory.residence import counting, host_memory, label, move_in, put
+from plafond.memory.standins import (
+    PROMPT,
+    ask_blank,
+    blank_control,
+    control_buckets,
+    item_of,
+    stand_in,
+    training_controls,
+    unfilled,
+    without_files,
+)
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source
 from plafond.training.assistant import merge_local_assistant
 from plafond.training.base import quantize_encoders, quantize_transformer
 from plafond.training.ema import Ema
-from plafond.training.embeddings import stack
+from plafond.training.embeddings import about_preview, preview_controls, stack
 from plafond.training.export import DTYPES
 from plafond.training.feed import caches_text
 from plafond.training.optim import make_optimizer
@@ -124,18 +132,19 @@ class Rehearsal:
             ledger.mark()
             encoders = self._encoders(ledger)
             ledger.stage = "encoding text"
-            self.family.encode_text(encoders, ["a photo"])
+            ask_blank(self.family, encoders, training_controls(self.process, self.family))
             return ledger.trace
 
     def cache_latents(self, bucket: Bucket) -> Trace:
-        """The autoencoder arrives and encodes one picture."""
+        """The autoencoder arrives and encodes one picture, and a control image if there are any."""
         with self._ledger() as ledger:
             ledger.mark()
             vae = self._vae(ledger)
             ledger.stage = "encoding pictures"
-            with host_memory():
-                pixels = _unfilled(1, 3, bucket.height, bucket.width)
-            self.family.encode_image(vae, put(pixels, self.device, self.dtype))
+            for size in {bucket, *control_buckets(self.process, self.family, bucket)}:
+                with host_memory():
+                    pixels = unfilled(1, 3, size.height, size.width)
+                self.family.encode_image(vae, put(pixels, self.device, self.dtype))
             return ledger.trace
 
     def train(self, bucket: Bucket, batch: int) -> Trace:
@@ -283,18 +292,13 @@ class Rehearsal:
             parts.vae = self.build(lambda: self.family.build_vae(self.source))
         return parts.vae
 
-    @property
-    def text(self) -> TextEmbedding:
-        """Stand-ins for one prompt's embedding: numbers without memory of their own, integers as they are."""
-        parts = self.parts
-        if parts.text is None:
+    def text(self, controls: int) -> TextEmbedding:
+        """Stand-ins for the embedding of one prompt with so many control images."""
+        known = self.parts.texts
+        if controls not in known:
             with self._ledger(), host_memory():
-                (embedding,) = self.family.encode_text(self.encoders, ["a photo"])
-                parts.text = {
-                    name: _unfilled(*tensor.shape, dtype=self.dtype) if tensor.is_floating_point() else tensor
-                    for name, tensor in embedding.items()
-                }
-        return parts.text
+                known[controls] = stand_in(ask_blank(self.family, self.encoders, controls), self.dtype)
+        return known[controls]
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         """(C, h, w) of a picture of this bucket, as the autoencoder makes it."""
@@ -312,7 +316,7 @@ class Parts:
 
     encoders: Any = None
     vae: nn.Module | None = None
-    text: TextEmbedding | None = None
+    texts: dict[int, TextEmbedding] = field(default_factory=dict)
     latent_shapes: dict[Bucket, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -329,6 +333,7 @@ class _Stage:
         self.config, self.plan = config, plan
         self.rehearsal, self.ledger = rehearsal, ledger
         self.process, self.family = rehearsal.process, rehearsal.family
+        self.controls = training_controls(self.process, self.family)
         self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
         self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
 
@@ -340,7 +345,7 @@ class _Stage:
         quantize_transformer(transformer, self.family, self.process.model, rehearsal.device)
         with host_memory():
             self.trainee: Trainee = make_trainee(
-                transformer, self.family, _without_files(self.process), rehearsal.target, assistant
+                transformer, self.family, without_files(self.process), rehearsal.target, assistant
             )
         self._undo = self.ledger.watch(transformer)
         self.ledger.watch_gradients(self.trainee.parameters.values())
@@ -367,13 +372,13 @@ class _Stage:
     def step(self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int) -> None:
         """What the loop does for one step."""
         count = min(MICROS, self.process.train.gradient_accumulation)
-        items = tuple(_item(self.process, bucket) for _ in range(size))
+        items = tuple(item_of(self.process, bucket) for _ in range(size))
         micros = []
         for index in range(count):
             with host_memory():
-                latents = _unfilled(size, *shape, dtype=self.rehearsal.dtype)
+                latents = unfilled(size, *shape, dtype=self.rehearsal.dtype)
             batch = Batch(index, 0, bucket, items)
-            text = self._text(size)
+            text = {**self._text(size), **self._controls(size, bucket)}
             micros.append(
                 MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
             )
@@ -384,22 +389,35 @@ class _Stage:
 
     def _text(self, size: int) -> TextEmbedding:
         if self.live_text:
-            return stack(self.family.encode_text(self.encoders, ["a photo"] * size))
-        return {name: tensor.expand(size, *tensor.shape) for name, tensor in self.rehearsal.text.items()}
+            if self.controls and self.family.sees_controls:
+                return stack([ask_blank(self.family, self.encoders, self.controls) for _ in range(size)])
+            return stack(self.family.encode_text(self.encoders, [PROMPT] * size))
+        text = self.rehearsal.text(self.controls)
+        return {name: tensor.expand(size, *tensor.shape) for name, tensor in text.items()}
+
+    def _controls(self, size: int, bucket: Bucket) -> TextEmbedding:
+        sizes = control_buckets(self.process, self.family, bucket)
+        shapes = [self.rehearsal._latent_shape(one) for one in sizes]
+        with host_memory():
+            latents = [unfilled(size, *shape, dtype=self.rehearsal.dtype) for shape in shapes]
+        return {control(place): latent for place, latent in enumerate(latents)}
 
     def preview(self, item: SampleItem) -> None:
         """One preview."""
+        text = self.rehearsal.text(len(preview_controls(self.family, item)))
+        questions = [about_preview(self.family, item, prompt) for prompt in (item.prompt, item.neg)]
         previewer = Previewer(
             self.trainee,
             self.family,
             self.process,
             self.rehearsal.source,
             lambda: self.rehearsal.vae,
-            dict.fromkeys((item.prompt, item.neg), self.rehearsal.text),
+            dict.fromkeys(questions, text),
             RunFolder(self.process.training_folder, "dry run"),
             self.rehearsal.device,
             self.rehearsal.dtype,
         )
+        previewer.read = blank_control
         with previewer.ready(self.ema) as vae:
             previewer.picture(item, vae)
 
@@ -418,26 +436,6 @@ class _Stage:
     def close(self) -> None:
         for undo in self._undo:
             undo()
-
-
-def _unfilled(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A CPU tensor of any size that takes no memory."""
-    return torch.zeros((), dtype=dtype).expand(shape)
-
-
-def _item(process: ProcessConfig, bucket: Bucket) -> Item:
-    config = process.datasets[0] if process.datasets else DatasetConfig(folder_path=".")
-    here = Path()
-    picture = Picture(here, "picture", here, bucket.width, bucket.height, "", None, 1, 0)
-    return Item(picture, config, bucket.width, bucket)
-
-
-def _without_files(process: ProcessConfig) -> ProcessConfig:
-    """The process without a LoRA file to start from: its weights have no data here."""
-    if process.network is None or not process.network.pretrained_lora_path:
-        return process
-    network = process.network.model_copy(update={"pretrained_lora_path": None})
-    return process.model_copy(update={"network": network})
 
 
 def _for_each(optimizer: torch.optim.Optimizer) -> None:

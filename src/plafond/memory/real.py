@@ -109,10 +109,9 @@ class Real(Rehearsal):
         finally:
             torch.set_default_dtype(before)
 
-    @cached_property
-    def text(self) -> TextEmbedding:
+    def text(self, controls: int) -> TextEmbedding:
         """As the dry run found it."""
-        return self.dry.text
+        return self.dry.text(controls)
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         return self.dry._latent_shape(bucket)

@@ -9,6 +9,7 @@ Importing this module does not load torch.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -73,6 +74,15 @@ def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) 
     for ledger in _ledgers:
         ledger.label([moved], "inputs")
     return moved
+
+
+def release(device: torch.device) -> None:
+    """Give memory that nothing uses any more back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
 
 
 def retire(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ There is no context and no caching: the ceiling is on live bytes, exactly.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -26,14 +26,18 @@ class VirtualGpu(Ledger):  # type: ignore[no-untyped-call]
     Args:
         ceiling: most live bytes.
         granule: sizes are rounded up to multiples of it.
+        faults: numbers of allocations, counted from 0, that are refused whatever the ceiling.
 
     Attributes:
+        ceiling: may change while it counts.
         peak: the most live bytes since `reset_peak`.
+        allocations: so many were asked for.
     """
 
-    def __init__(self, ceiling: int, *, granule: int = GRANULE):
+    def __init__(self, ceiling: int, *, granule: int = GRANULE, faults: Container[int] = ()):
         super().__init__("cpu", granule=granule)
-        self.ceiling = ceiling
+        self.ceiling, self.faults = ceiling, faults
+        self.allocations = 0
         self.peak = 0
         self._made = 0
         # A run has millions of allocations: only those that live are kept, and the newest events.
@@ -42,7 +46,8 @@ class VirtualGpu(Ledger):  # type: ignore[no-untyped-call]
 
     def grown(self, size: int) -> None:
         """Refuse an allocation above the ceiling; it has been made and dies with the exception."""
-        if self.live > self.ceiling:
+        number, self.allocations = self.allocations, self.allocations + 1
+        if self.live > self.ceiling or number in self.faults:
             raise torch.OutOfMemoryError(self._message(size))
         self.peak = max(self.peak, self.live)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +16,13 @@ class FullLengthTokenizer:
 
     Args:
         model_max_length: tokens.
+        marks: special tokens whose ids have to be among the others, as often as they are in the prompt.
     """
 
     added_tokens_encoder: dict[str, int] = {}  # noqa: RUF012  # pipelines look for it, nothing is ever added
 
-    def __init__(self, model_max_length: int):
-        self.model_max_length = model_max_length
+    def __init__(self, model_max_length: int, marks: Mapping[str, int] | None = None):
+        self.model_max_length, self.marks = model_max_length, marks or {}
 
     def __call__(
         self, prompt: str | Sequence[str], max_length: int | None = None, **_: Any
@@ -31,6 +32,8 @@ class FullLengthTokenizer:
         length = min(max_length or self.model_max_length, self.model_max_length)
         with host_memory():
             ids = torch.ones(count, length, dtype=torch.int64)
+            for mark, token in self.marks.items():
+                ids[:, 1 : 1 + str(prompt).count(mark)] = token
             return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
 
     def apply_chat_template(self, conversation: object, **_: Any) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from plafond.data.batches import build_items, plan_batches
 from plafond.data.buckets import Bucket, bucket_for
+from plafond.data.controls import match_controls, with_controls
 from plafond.data.folder import scan
 from plafond.families._contract import Family
 from plafond.job.dataset import DatasetConfig
@@ -42,8 +44,8 @@ def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
             mixed=len(batches) > 1,
             assumed=f"{names}: not here; planned for square and 2:1 pictures of every resolution",
         )
-    scans = [scan(config, index) for index, config in enumerate(process.datasets)]
-    items = build_items(scans, family.divisor)
+    scans = [match_controls(scan(config, i), family.controls) for i, config in enumerate(process.datasets)]
+    items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
     plans = plan_batches(items, process.train.batch_size, process.training_seed)
     shapes = {shape for plan in plans if plan is not None for shape in plan.shapes()}
     found: dict[Bucket, int] = {}

@@ -20,11 +20,13 @@ class Budget:
         ceiling: most bytes: live bytes on the virtual GPU of the CPU, reserved bytes on CUDA; None for no limit.
         predicted: the plan's peak of allocated bytes for training on each bucket, as ``1024x768``.
         activations: what blocks keep on each bucket; what the job asks for when not given.
+        recover: after an out-of-memory go on in a leaner way; False lets it end the run, to see what was predicted.
     """
 
     ceiling: int | None = None
     predicted: Mapping[str, int] = field(default_factory=dict)
     activations: Activations | None = None
+    recover: bool = True
 
 
 class Gauge:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from plafond.memory.residence import retire
+
 
 class Ema:
     """Float32 averages of named parameters: ``average ← decay · average + (1 − decay) · weight`` after each step."""
@@ -30,7 +32,8 @@ class Ema:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Put the averages into the model inside the ``with`` block."""
-        weights = {name: p.detach().clone() for name, p in self.parameters.items()}
+        # in main memory: saving shall not need room on the device
+        weights = {name: retire(parameter.detach()) for name, parameter in self.parameters.items()}
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(self.averages[name])

@@ -8,11 +8,16 @@ where looking at them costs nothing: the family moves what the model wants on th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from plafond.families._contract import TextEmbedding
+from plafond.data.batches import Item
+from plafond.data.text import Illustrated, Question
+from plafond.families._contract import Family, TextEmbedding
+from plafond.job.sample import SampleItem
 from plafond.memory.residence import host_memory, put
 
 
@@ -28,6 +33,36 @@ def _stack(tensors: list[Tensor]) -> Tensor:
     if len({tensor.shape for tensor in tensors}) == 1:
         return torch.stack(tensors)
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+
+def ask(family: Family, encoders: Any, questions: Sequence[Question]) -> list[TextEmbedding]:
+    """What the encoders say to prompts, with or without pictures."""
+    prompts = [question for question in questions if isinstance(question, str)]
+    if len(prompts) == len(questions):
+        return family.encode_text(encoders, prompts)
+    return [
+        family.encode_seen(encoders, question.prompt, question.load())
+        if isinstance(question, Illustrated)
+        else family.encode_text(encoders, [question])[0]
+        for question in questions
+    ]
+
+
+def about_item(family: Family, item: Item, prompt: str) -> Question:
+    """A caption of a picture, as the family's encoder is asked it."""
+    seen = tuple(control.path for control in item.picture.controls) if family.sees_controls else ()
+    return Illustrated(prompt, seen, item.flip_x, item.flip_y) if seen else prompt
+
+
+def about_preview(family: Family, item: SampleItem, prompt: str) -> Question:
+    """A preview's prompt or negative prompt, as the family's encoder is asked it."""
+    seen = preview_controls(family, item) if family.sees_controls else ()
+    return Illustrated(prompt, seen) if seen else prompt
+
+
+def preview_controls(family: Family, item: SampleItem) -> tuple[Path, ...]:
+    """The control images of a preview, as many as the family takes."""
+    return tuple(Path(path).expanduser() for path in item.control_images[: family.controls])
 
 
 def send(text: TextEmbedding, device: torch.device, dtype: torch.dtype) -> TextEmbedding:

@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from plafond.data.batches import Batch, BatchPlan, Item
-from plafond.families._contract import TextEmbedding
+from plafond.data.controls import control_items
+from plafond.data.text import Question
+from plafond.families._contract import Family, TextEmbedding, control
 from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import host_memory
-from plafond.training.embeddings import stack
+from plafond.training.embeddings import about_item, stack
 from plafond.training.step import MicroBatch
 
 CAPTION_VARIANTS = 16
 """Versions of a shuffled or thinned caption that exist when text embeddings are cached."""
 
-Embed = Callable[[Sequence[str]], list[TextEmbedding]]
+Embed = Callable[[Sequence[Question]], list[TextEmbedding]]
 
 
 def caches_text(process: ProcessConfig) -> bool:
@@ -36,6 +38,7 @@ class Feed:
         regularisation: the order of the regularisation data, if there is any.
         latents: cached latents (C, h, w) by item.
         embed: text embeddings of prompts.
+        family: the model's family.
     """
 
     def __init__(
@@ -45,9 +48,10 @@ class Feed:
         regularisation: BatchPlan | None,
         latents: Mapping[Item, Tensor],
         embed: Embed,
+        family: Family,
     ):
         self.process, self.plan, self.regularisation = process, plan, regularisation
-        self.latents, self.embed = latents, embed
+        self.latents, self.embed, self.family = latents, embed, family
 
     def batches(self, step: int) -> tuple[BatchPlan, list[Batch]]:
         """The batches of a step (counted from 1), and the plan they belong to."""
@@ -83,20 +87,28 @@ class Feed:
         return self._micro(plan, plan.fullest(), 0, 0, 1.0)
 
     def _micro(self, plan: BatchPlan, batch: Batch, step: int, index: int, share: float) -> MicroBatch:
+        prompts = self.prompts(plan, batch)
+        questions = [
+            about_item(self.family, item, prompt) for item, prompt in zip(batch.items, prompts, strict=True)
+        ]
         return MicroBatch(
             batch=batch,
-            latents=self._latents(batch),
-            text=self._text(self.prompts(plan, batch)),
+            latents=self._latents(batch.items),
+            text={**self._text(questions), **self._controls(batch)},
             step=step,
             index=index,
             share=share,
         )
 
-    def _latents(self, batch: Batch) -> Tensor:
+    def _latents(self, items: Sequence[Item]) -> Tensor:
         with host_memory():
-            return torch.stack([self.latents[item] for item in batch.items])
+            return torch.stack([self.latents[item] for item in items])
 
-    def _text(self, prompts: list[str]) -> TextEmbedding:
+    def _controls(self, batch: Batch) -> TextEmbedding:
+        columns = zip(*(control_items(item) for item in batch.items), strict=True)
+        return {control(place): self._latents(column) for place, column in enumerate(columns)}
+
+    def _text(self, prompts: Sequence[Question]) -> TextEmbedding:
         if caches_text(self.process) or self.process.train.unload_text_encoder:
             with host_memory():
                 return stack(self.embed(prompts))

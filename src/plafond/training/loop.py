@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.memory.gpus import gib
 from plafond.memory.kernels import Target
-from plafond.memory.residence import enter, host_memory, label, settle
+from plafond.memory.residence import enter, host_memory, label, release, settle
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
@@ -32,10 +30,12 @@ from plafond.training.feed import Feed
 from plafond.training.optim import make_optimizer, make_schedule
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.preview import Previewer
+from plafond.training.recovery import attempt
 from plafond.training.run_folder import RunFolder, remove, write_atomically
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
 from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state, state_tensors
+from plafond.training.transaction import Transaction
 
 NON_FINITE_LIMIT = 10
 """So many steps in a row with a non-finite loss or gradient end the run."""
@@ -89,6 +89,7 @@ class Progress:
 
     step: int = 0
     non_finite: int = 0
+    recovered: int = 0
 
 
 @dataclass
@@ -107,18 +108,19 @@ class Run:
     gauge: Gauge
     progress: Progress = field(default_factory=Progress)
     peaks: dict[str, int] = field(default_factory=dict)
+    loads: int = 0
 
     def go(self) -> Result:
         """Train from the newest saved state to ``train.steps``."""
         settings = self.process.train
-        self._build()
-        self._resume()
+        attempt(self._begin, self._begin_again, self.device)
         if self.progress.step >= settings.steps:
             return self._result(f"already trained for {self.progress.step} steps; raise train.steps to go on")
-        schedule = make_schedule(self.optimizer, settings, self.progress.step)
+        self.schedule = make_schedule(self.optimizer, settings, self.progress.step)
         show = self.terminal.training(self.progress.step, settings.steps, self.process.logging.log_every)
 
-        self._warm_up()
+        transaction = Transaction(self)
+        transaction.warm_up()
         self.stop.gentle = True
         if self.previewer.due(self.progress.step, first=True):
             self._preview()
@@ -126,15 +128,11 @@ class Run:
             self._leave_if_asked()
             started = time.monotonic()
             # ------------------------------------------------------------------ one step
-            micros = self.feed.micros(self.progress.step + 1)
-            with self._naming_the_place(f"at step {self.progress.step + 1}, on", micros[0]):
-                outcome = self.stepper.run(micros, self.optimizer)
-            schedule.step()
-            if outcome.applied and self.ema is not None:
-                self.ema.update()
-            self.progress.step += 1
+            micros, outcome = transaction.gradients()
+            if not transaction.update(outcome):
+                continue
             # ---------------------------------------------------------------------------
-            self._record(outcome, micros, started, float(schedule.get_last_lr()[0]))
+            self._record(outcome, micros, started, float(self.schedule.get_last_lr()[0]))
             show(self.progress.step, outcome.loss)
             if self.progress.step % self.process.save.save_every == 0:
                 self._save_milestone()
@@ -143,6 +141,21 @@ class Run:
         return self._finish()
 
     # ------------------------------------------------------------------------------------------------ start
+
+    def _begin(self) -> None:
+        self._build()
+        self.resume()
+
+    def _begin_again(self, message: str) -> bool:
+        """After an out-of-memory while loading: once more, with what others have freed meanwhile."""
+        parts = [
+            name for name in ("previewer", "stepper", "ema", "optimizer", "trainee") if name in vars(self)
+        ]
+        for name in parts:
+            delattr(self, name)
+        release(self.device)
+        self.loads += 1
+        return self.budget.recover and self.loads == 1
 
     def _build(self) -> None:
         process, prepared = self.process, self.prepared
@@ -186,7 +199,8 @@ class Run:
             f" {count / 1e6:.2f} M trained parameters on {self.device}, {process.train.dtype}"
         )
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Take up the newest saved state, if there is one."""
         with host_memory():
             state, damaged = self.checkpoints.load_newest(self.identity)
         for sentence in damaged:
@@ -251,56 +265,42 @@ class Run:
             f"step {self.progress.step}: loss {outcome.loss}, gradient {outcome.grad_norm}; not applied ({names})"
         )
         if self.progress.non_finite >= NON_FINITE_LIMIT:
-            self._save_state()
+            self.save_state()
             raise NonFiniteError(
                 f"loss or gradients were not finite for {NON_FINITE_LIMIT} steps in a row, up to step"
                 f" {self.progress.step}; the state is saved in {self.folder.path}; try a lower train.lr, or"
                 " train.dtype float32"
             )
 
-    def _warm_up(self) -> None:
-        """Try the largest batch before the first step, and forget that it was tried.
-
-        Memory that it does not fit into fails now instead of hours later, and the allocator makes room for the
-        largest tensors first, into which all others fit. A second pass accumulates on the gradients of the first.
-        """
-        micro = self.feed.fullest()
-        if micro is None or not self.gauge.counts:
-            return
-        gpus = [self.device] if self.device.type == "cuda" else []
-        enter("warming up")
-        with (
-            self.terminal.doing(f"warming up on {micro.batch.bucket}"),
-            self._naming_the_place("while warming up, before the first step, on", micro),
-            torch.random.fork_rng(gpus),
-        ):
-            self.trainee.transformer.train()
-            for _ in range(min(2, self.process.train.gradient_accumulation)):
-                self.stepper.micro_step(micro)
-        self.optimizer.zero_grad(set_to_none=True)
-
-    @contextmanager
-    def _naming_the_place(self, place: str, micro: MicroBatch) -> Iterator[None]:
-        """Say in an out-of-memory error at which place of the run and on which batch it was met."""
-        self.gauge.read()
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            error.add_note(f"{place} a batch of {len(micro.batch.items)} at {micro.batch.bucket}")
-            raise
-
     def _leave_if_asked(self) -> None:
         if self.stop.requested:
-            self._save_state()
+            self.save_state()
             raise Interrupted(f"stopped after step {self.progress.step}; the same command goes on from there")
 
     def _preview(self) -> None:
         report = self.terminal.phase("previews")
-        self.previewer.draw(self.progress.step, self.ema, report, lambda: self.stop.requested)
+
+        def draw() -> None:
+            self.previewer.draw(self.progress.step, self.ema, report, lambda: self.stop.requested)
+
+        def lean(message: str) -> bool:
+            if not self.budget.recover or self.previewer.tiled:
+                return False
+            self.previewer.tiled = True
+            self.terminal.warn("out of memory in a preview, which is drawn again with a tiled decoder")
+            return True
+
+        try:
+            attempt(draw, lean, self.device)
+        except torch.OutOfMemoryError as error:
+            if not self.budget.recover:
+                raise
+            self.terminal.warn(f"no preview after step {self.progress.step}: {str(error).splitlines()[0]}")
 
     # ------------------------------------------------------------------------------------------------ saving
 
-    def _save_state(self) -> None:
+    def save_state(self) -> None:
+        """Write down all that a continued run needs."""
         state = {
             "weights": self.trainee.weights(),
             "optimizer": optimizer_state(self.optimizer),
@@ -312,7 +312,7 @@ class Run:
 
     def _save_milestone(self) -> None:
         self._export(self.folder.milestone(self.progress.step))
-        self._save_state()
+        self.save_state()
         for _, path in self.folder.milestones()[: -self.process.save.max_step_saves_to_keep]:
             remove(path)
 
@@ -348,7 +348,7 @@ class Run:
 
     def _finish(self) -> Result:
         files = self._export(self.folder.final)
-        self._save_state()
+        self.save_state()
         settings = self.process
         shown = self.folder.previews()
         if (

@@ -7,10 +7,9 @@ encodes its captions live keeps the text encoders.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,22 @@ from torch import Tensor, nn
 
 from plafond.data.batches import BatchPlan, Item, build_items, plan_batches
 from plafond.data.cache import cache_folder
-from plafond.data.folder import Scan, scan
+from plafond.data.captions import possible_captions
+from plafond.data.controls import control_items, match_controls, with_controls
+from plafond.data.folder import scan
 from plafond.data.latents import LatentStore, cache_latents
-from plafond.data.text import FOLDER, TextStore, cache_text
+from plafond.data.text import FOLDER, Question, TextStore, cache_text
 from plafond.errors import JobError
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
-from plafond.memory.residence import enter, host_memory, move_in, move_out, put
+from plafond.memory.residence import enter, host_memory, move_in, move_out, put, release
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal
 from plafond.training.base import quantize_encoders
+from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
 from plafond.training.feed import CAPTION_VARIANTS, Embed, Feed, caches_text
+from plafond.training.recovery import OnHost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Prepared:
     source: Source
     items: tuple[Item, ...]
     feed: Feed
-    preview_texts: dict[str, TextEmbedding]
+    preview_texts: dict[Question, TextEmbedding]
     vae: Callable[[], nn.Module]
     problems: tuple[str, ...]
 
@@ -64,19 +67,23 @@ def prepare(process: ProcessConfig, family: Family, *, device: torch.device, ter
         raise JobError("expected at least one dataset with a folder_path, found none", key="datasets")
     source = family.locate(process.model)
     scans = [scan(config, index) for index, config in enumerate(process.datasets)]
+    scans = [match_controls(found, family.controls) for found in scans]
     for found in scans:
+        if found.config.control_path and not family.controls:
+            terminal.warn(f"{process.model.arch} takes no control images; control_path is not used")
         for problem in found.problems:
             terminal.warn(problem)
         for note in found.notes:
             terminal.note(note)
-    store, vae = _latents(process, family, source, scans, device, terminal)
-    items = store.surviving(build_items(scans, family.divisor))
+    items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
+    store, vae = _latents(process, family, source, items, device, terminal)
+    items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
     embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal)
     return Prepared(
         source=source,
         items=tuple(items),
-        feed=Feed(process, plan, regularisation, store, embed),
+        feed=Feed(process, plan, regularisation, store, embed, family),
         preview_texts=preview_texts,
         vae=vae,
         problems=tuple(problem for found in scans for problem in found.problems) + store.problems,
@@ -87,7 +94,7 @@ def _latents(
     process: ProcessConfig,
     family: Family,
     source: Source,
-    scans: Sequence[Scan],
+    items: Sequence[Item],
     device: torch.device,
     terminal: Terminal,
 ) -> tuple[LatentStore, Callable[[], nn.Module]]:
@@ -98,16 +105,28 @@ def _latents(
         with terminal.doing("loading the VAE"), host_memory():
             return family.load_vae(source, device=torch.device("cpu"), dtype=dtype)
 
-    def encode(pixels: Tensor) -> Tensor:
+    def there(pixels: Tensor) -> Tensor:
         module = vae()
         if not on_device:
-            on_device.append(move_in(module, device))
+            on_device.append(module)
+            move_in(module, device)
         return family.encode_image(module, put(pixels, device, dtype))
 
+    def leave() -> None:
+        while on_device:
+            move_out(on_device.pop())
+
     on_device: list[nn.Module] = []
+    encode = OnHost(
+        there,
+        leave,
+        lambda pixels: family.encode_image(vae(), pixels.to(dtype)),
+        device,
+        lambda: terminal.warn("out of memory while caching latents; the rest is encoded on the CPU"),
+    )
     enter("caching latents")
     store = cache_latents(
-        build_items(scans, family.divisor),
+        [one for item in items for one in (item, *control_items(item))],
         encode,
         signature={"family": family.name, "vae": source.fingerprint("vae"), "dtype": process.train.dtype},
         folder=_cache_place(process),
@@ -115,9 +134,8 @@ def _latents(
     )
     for problem in store.problems:
         terminal.warn(problem)
-    if on_device:
-        move_out(on_device.pop())
-        release(device)
+    leave()
+    release(device)
     return store, vae
 
 
@@ -128,24 +146,34 @@ def _texts(
     plans: Sequence[BatchPlan | None],
     device: torch.device,
     terminal: Terminal,
-) -> tuple[Embed, dict[str, TextEmbedding]]:
+) -> tuple[Embed, dict[Question, TextEmbedding]]:
     """The source of caption embeddings, and the embeddings of the preview prompts."""
     train = process.train
     dtype = DTYPES[train.dtype]
     loaded: list[Any] = []
 
-    def encode(prompts: Sequence[str]) -> list[TextEmbedding]:
+    def encode_on(place: torch.device, prompts: Sequence[Question]) -> list[TextEmbedding]:
         if not loaded:
             with terminal.doing("loading the text encoders"):
                 with host_memory():
                     host = torch.device("cpu")
                     loaded.append(family.load_text_encoders(source, device=host, dtype=dtype))
                 modules = family.text_modules(loaded[0])
-                quantize_encoders(modules, process.model, device)
+                quantize_encoders(modules, process.model, place)
                 for module in modules:
-                    move_in(module, device)
-        return family.encode_text(loaded[0], prompts)
+                    move_in(module, place)
+        return ask(family, loaded[0], prompts)
 
+    def encode_at_home(prompts: Sequence[Question]) -> list[TextEmbedding]:
+        return encode_on(torch.device("cpu"), prompts)
+
+    encode: OnHost[list[TextEmbedding]] = OnHost(
+        lambda prompts: encode_on(device, prompts),
+        loaded.clear,
+        encode_at_home,
+        device,
+        lambda: terminal.warn("out of memory while encoding text; the text encoders go on on the CPU"),
+    )
     enter("encoding text")
     previews = [] if train.disable_sampling else _preview_prompts(process, family)
     signature = {
@@ -159,14 +187,18 @@ def _texts(
     cached = caches_text(process)
     if cached or train.unload_text_encoder:
         if cached:
-            prompts = [prompt for plan in data for prompt in plan.prompts(CAPTION_VARIANTS)]
+            prompts = _questions(family, data)
             folder = cache_folder(_cache_place(process) or data[0].items[0].picture.root, FOLDER)
         else:
             terminal.warn(
                 "unload_text_encoder without cache_text_embeddings trains every picture with the trigger word"
                 " alone; captions are not used"
             )
-            prompts = [item.config.trigger_word or "" for plan in data for item in plan.items]
+            prompts = [
+                about_item(family, item, item.config.trigger_word or "")
+                for plan in data
+                for item in plan.items
+            ]
             folder = None
         store = cache_text(
             [*prompts, *previews],
@@ -182,9 +214,27 @@ def _texts(
     return encode, {prompt: store[prompt] for prompt in previews}
 
 
-def _preview_prompts(process: ProcessConfig, family: Family) -> list[str]:
+def _questions(family: Family, plans: Sequence[BatchPlan]) -> list[Question]:
+    """Everything that captions can turn out to be."""
+    if not family.sees_controls:
+        return [prompt for plan in plans for prompt in plan.prompts(CAPTION_VARIANTS)]
+    return [
+        about_item(family, item, caption)
+        for plan in plans
+        for item in plan.items
+        for caption in possible_captions(
+            [(item.picture, item.config)], seed=plan.seed, variants=CAPTION_VARIANTS
+        )
+    ]
+
+
+def _preview_prompts(process: ProcessConfig, family: Family) -> list[Question]:
     items = process.sample.samples
-    return [item.prompt for item in items] + [item.neg for item in items if family.guided(item)]
+    return [
+        about_preview(family, item, prompt)
+        for item in items
+        for prompt in (item.prompt, *((item.neg,) if family.guided(item) else ()))
+    ]
 
 
 def _cache_place(process: ProcessConfig) -> Path | None:
@@ -198,10 +248,3 @@ def _cache_place(process: ProcessConfig) -> Path | None:
 
 def _look_up(store: TextStore) -> Embed:
     return lambda prompts: [store[prompt] for prompt in prompts]
-
-
-def release(device: torch.device) -> None:
-    """Give memory of dropped modules back to the device."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

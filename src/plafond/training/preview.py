@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL.Image import Image
-from torch import nn
+from torch import Tensor, nn
 
-from plafond.families._contract import Family, TextEmbedding
+from plafond.data.images import load_rgb
+from plafond.data.text import Question
+from plafond.families._contract import Family, TextEmbedding, control
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
-from plafond.memory.residence import move_in, move_out
+from plafond.memory.residence import host_memory, move_in, move_out
 from plafond.model.checkpoint import Source
 from plafond.training.ema import Ema
-from plafond.training.embeddings import send
+from plafond.training.embeddings import about_preview, preview_controls, send
 from plafond.training.run_folder import RunFolder, write_atomically
 from plafond.training.trainee import Trainee
 
@@ -26,7 +29,12 @@ PIL_FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}
 
 
 class Previewer:
-    """Draws the job's previews with the model as it is at the moment."""
+    """Draws the job's previews with the model as it is at the moment.
+
+    Attributes:
+        tiled: decode pictures in overlapping tiles, which takes less memory.
+        read: gives the pixels of control images.
+    """
 
     def __init__(
         self,
@@ -35,12 +43,14 @@ class Previewer:
         process: ProcessConfig,
         source: Source,
         vae: Callable[[], nn.Module],
-        texts: dict[str, TextEmbedding],
+        texts: Mapping[Question, TextEmbedding],
         folder: RunFolder,
         device: torch.device,
         dtype: torch.dtype,
     ):
         self.trainee, self.family, self.process, self.source = trainee, family, process, source
+        self.tiled = False
+        self.read: Callable[[Path], Tensor] = read_control
         self.vae, self.texts, self.folder, self.device, self.dtype = vae, texts, folder, device, dtype
 
     def due(self, step: int, *, first: bool) -> bool:
@@ -75,6 +85,9 @@ class Previewer:
         """The model as it is shown, averaged if there is an average; gives the autoencoder, on the device."""
         self.trainee.transformer.eval()
         vae = move_in(self.vae(), self.device)
+        tile = getattr(vae, "enable_tiling", None)
+        if self.tiled and callable(tile):
+            tile()
         try:
             with ema.applied() if ema else nullcontext():
                 yield vae
@@ -85,12 +98,21 @@ class Previewer:
         """Draw one preview."""
         if item.seed < 0:
             item = item.model_copy(update={"seed": secrets.randbelow(2**31)})
-        text = dict(self.texts[item.prompt])
+        text = dict(self.texts[about_preview(self.family, item, item.prompt)])
         if self.family.guided(item):
-            text.update({f"negative_{name}": tensor for name, tensor in self.texts[item.neg].items()})
+            negative = self.texts[about_preview(self.family, item, item.neg)]
+            text.update({f"negative_{name}": tensor for name, tensor in negative.items()})
+        for place, path in enumerate(preview_controls(self.family, item)):
+            text[control(place)] = self.read(path)
         text = send(text, self.device, self.dtype)
         with torch.no_grad(), self.trainee.drawing(item.network_multiplier):
             return self.family.preview(self.trainee.transformer, vae, self.source, item, text)
+
+
+def read_control(path: Path) -> Tensor:
+    """A control image's pixels, bytes (3, H, W) in main memory."""
+    with host_memory():
+        return torch.from_numpy(np.array(load_rgb(path))).permute(2, 0, 1)
 
 
 def _save(picture: Image, path: Path, extension: str) -> None:

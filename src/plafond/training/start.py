@@ -16,10 +16,15 @@ from plafond.training.loop import Result, train
 
 
 def run_job(
-    job: Job, *, device: str = "auto", fresh: bool = False, ceiling: int | None = None
+    job: Job,
+    *,
+    device: str = "auto",
+    fresh: bool = False,
+    ceiling: int | None = None,
+    recover: bool = True,
 ) -> list[Result]:
     """Run every process of a job; see `plafond.train`."""
-    budgets = [Budget(ceiling=ceiling)] * len(job.processes)
+    budgets = [Budget(ceiling=ceiling, recover=recover)] * len(job.processes)
     return list(run_each(job, device=device, fresh=fresh, budgets=budgets))
 
 

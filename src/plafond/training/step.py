@@ -7,7 +7,7 @@ from the seed and the position, so it can be repeated and resumed exactly.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -29,7 +29,8 @@ class MicroBatch:
     """What one forward and backward pass sees.
 
     `latents` (B, C, h, w) and the tensors of `text` (B, ...) are on the CPU, as the caches hold them; `share` is this
-    micro-batch's part of the step's samples, so that the step's gradient is the mean over all of them.
+    micro-batch's part of the step's samples, so that the step's gradient is the mean over all of them. Where `rows` is
+    given, the pass sees only these samples, with the same noise as in the whole batch.
     """
 
     batch: Batch
@@ -38,11 +39,17 @@ class MicroBatch:
     step: int
     index: int
     share: float
+    rows: slice = field(default_factory=lambda: slice(None))
+
+    def part(self, start: int, stop: int) -> MicroBatch:
+        """The samples from `start` to `stop` as a micro-batch of their own."""
+        share = self.share * (stop - start) / len(self.batch.items)
+        return replace(self, share=share, rows=slice(start, stop))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a step did: its mean loss, the gradient's length before clipping, and whether it was applied."""
+    """What a step found: its mean loss, the gradient's length before clipping, and whether they can be applied."""
 
     loss: float
     grad_norm: float
@@ -67,6 +74,12 @@ class Stepper:
 
     def run(self, micros: list[MicroBatch], optimizer: torch.optim.Optimizer) -> Outcome:
         """Accumulate the mean gradient of all micro-batches and update, unless something is not finite."""
+        outcome = self.gradients(micros)
+        self.update(outcome, optimizer)
+        return outcome
+
+    def gradients(self, micros: list[MicroBatch]) -> Outcome:
+        """Accumulate the mean gradient of all micro-batches; nothing else changes, so it can be done again."""
         settings = self.process.train
         # dropout and stochastic rounding draw from the global generator
         torch.manual_seed(derived_seed(self.process.training_seed, "step", micros[0].step))
@@ -75,11 +88,13 @@ class Stepper:
         parameters = list(self.trainee.parameters.values())
         limit = math.inf if settings.optimizer == "adafactor" else settings.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-        applied = math.isfinite(loss) and math.isfinite(norm)
-        if applied:
+        return Outcome(loss=loss, grad_norm=norm, applied=math.isfinite(loss) and math.isfinite(norm))
+
+    def update(self, outcome: Outcome, optimizer: torch.optim.Optimizer) -> None:
+        """Apply the gradients if they are finite, and drop them."""
+        if outcome.applied:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return Outcome(loss=loss, grad_norm=norm, applied=applied)
 
     def micro_step(self, micro: MicroBatch) -> float:
         """Forward and backward of one micro-batch; adds to the gradients and returns its share of the loss."""
@@ -104,9 +119,11 @@ class Stepper:
                 self.family.shift(height, width),
                 generator(self.process.training_seed, "timestep", *position),
             )
-        latents, noise, sigmas = (put(tensor, self.device) for tensor in (latents, noise, sigmas))
+        drawn = (tensor[micro.rows] for tensor in (latents, noise, sigmas))
+        latents, noise, sigmas = (put(tensor, self.device) for tensor in drawn)
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
-        text = send(micro.text, self.device, self.dtype)
+        embeddings = {name: tensor[micro.rows] for name, tensor in micro.text.items()}
+        text = send(embeddings, self.device, self.dtype)
         self.trainee.use(self.activations.of(str(micro.batch.bucket)))
         config = micro.batch.items[0].config  # a batch has one strength and one multiplier
         with self.trainee.strength(config.network_weight):

@@ -1,0 +1,149 @@
+"""Out-of-memory at any moment: the run goes on, and its result is that of a run that never met one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import plafond
+from conftest import JobMaker
+from plafond.memory.residence import counting
+from plafond.memory.virtual import VirtualGpu
+from plafond.training.recovery import FILE
+from plafond.training.run_folder import RunFolder
+from runs import assert_same_weights, folder_of, losses
+
+PLENTY = 2**40
+
+
+def run(job: Path, gpu: VirtualGpu | None, *overrides: str, fresh: bool = True) -> RunFolder:
+    """Run a job on a virtual GPU of the test's own."""
+    loaded = plafond.load_job(job, overrides=overrides)
+    if gpu is None:
+        plafond.train(loaded, device="cpu", fresh=fresh)
+        return folder_of(job)
+    with counting(gpu):
+        plafond.train(loaded, device="cpu", fresh=fresh)
+    return folder_of(job)
+
+
+def same(one: RunFolder, two: RunFolder) -> None:
+    """Bit-equal weights, optimizer, losses; no step missing or doubled."""
+    assert_same_weights(one.final, two.final)
+    assert losses(one) == losses(two)
+    assert [row["step"] for row in two.read_metrics()] == list(range(1, len(losses(one)) + 1))
+    states = [
+        torch.load(max(folder.path.rglob("*.pt"), key=lambda path: path.name), weights_only=True)
+        for folder in (one, two)
+    ]
+    for left, right in zip(_tensors(states[0]), _tensors(states[1]), strict=True):
+        assert torch.equal(left, right)
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in _tensors(item)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+@pytest.fixture
+def undisturbed(make_job: JobMaker) -> RunFolder:
+    """The reference: two steps with everything random switched on."""
+    job = make_job("undisturbed", **SETTINGS)
+    return run(job, None)
+
+
+SETTINGS = {
+    "train": {
+        "steps": 2,
+        "gradient_checkpointing": False,
+        "gradient_accumulation": 2,
+        "ema_config": {"use_ema": True, "ema_decay": 0.9},
+        "disable_sampling": False,
+    },
+    "network": {"dropout": 0.1},
+    "save": {"save_every": 1},
+}
+
+
+def test_a_refused_allocation_anywhere_changes_nothing(make_job: JobMaker, undisturbed: RunFolder) -> None:
+    """A hundred allocations, spread evenly over the whole run and so over every phase."""
+    job = make_job("counted", **SETTINGS)
+    whole = VirtualGpu(PLENTY)
+    run(job, whole)
+    before = whole.live
+    for number in range(0, whole.allocations, max(1, whole.allocations // 100)):
+        gpu = VirtualGpu(PLENTY, faults={number})
+        disturbed = run(make_job("disturbed", **SETTINGS), gpu)
+        assert gpu.allocations > number
+        same(undisturbed, disturbed)
+        assert gpu.live <= before
+
+
+def test_a_shrinking_ceiling_makes_the_run_leaner_and_it_remembers(make_job: JobMaker) -> None:
+    job = make_job("shrinking", train={"steps": 6, "gradient_checkpointing": False})
+    reference = run(make_job("reference", train={"steps": 6, "gradient_checkpointing": False}), None)
+
+    class Shrinking(VirtualGpu):
+        def grown(self, size: int) -> None:
+            super().grown(size)
+            if self.allocations == 3000:
+                self.ceiling = int(0.75 * self.peak)
+
+    gpu = Shrinking(PLENTY)
+    folder = run(job, gpu)
+    assert gpu.ceiling < PLENTY
+    same(reference, folder)
+    assert (folder.path / FILE).is_file()
+    # continued under the same ceiling: nothing fails any more
+    again = VirtualGpu(gpu.ceiling)
+    log = (folder.path / "log.txt").read_text().count("out of memory")
+    run(job, again, "train.steps=8", fresh=False)
+    assert (folder.path / "log.txt").read_text().count("out of memory") == log
+
+
+def test_batches_are_split_when_no_plan_is_lean_enough(make_job: JobMaker) -> None:
+    train = {"steps": 4, "batch_size": 4, "gradient_checkpointing": True}
+    reference = run(make_job("reference", train=train), None)
+    whole = VirtualGpu(PLENTY)
+    run(make_job("whole", train=train), whole)
+    folder = run(make_job("split", train=train), VirtualGpu(int(0.8 * whole.peak)))
+    text = (folder.path / "log.txt").read_text()
+    assert "are trained in" in text
+    found, expected = losses(folder), losses(reference)
+    assert len(found) == len(expected)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_preview_never_ends_a_run(make_job: JobMaker) -> None:
+    large = {"width": 512, "height": 512}
+    train = {"steps": 2, "disable_sampling": False}
+    with_previews = VirtualGpu(PLENTY)
+    run(make_job("measured", train={"steps": 2}), with_previews)
+    folder = run(make_job("small", train=train, sample=large), VirtualGpu(with_previews.peak))
+    assert "no preview after step" in (folder.path / "log.txt").read_text()
+    assert folder.final.is_file()
+
+
+def test_other_errors_are_not_caught(make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    from plafond.training.step import Stepper
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("not a matter of memory")
+
+    monkeypatch.setattr(Stepper, "micro_step", broken)
+    with pytest.raises(RuntimeError, match="not a matter of memory"):
+        run(make_job(), None)
+
+
+def test_when_nothing_helps_the_state_is_saved(make_job: JobMaker) -> None:
+    job = make_job(train={"batch_size": 1})
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        plafond.train(plafond.load_job(job), device="cpu", fresh=True, ceiling=300_000)
+    assert "CUDA out of memory" in str(caught.value)
