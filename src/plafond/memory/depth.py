@@ -148,19 +148,20 @@ class _Deepening:
     def _emit(self, run: _Run, block: Block | None) -> None:
         place = 0
         for event in run.events:
+            named = event.block if block is None else block  # stretches that are not lengthened keep their names
             if event.allocates:
                 number = len(self.deep.sizes)
                 self.numbers[run.sweep, block, place] = number
                 place += 1
                 self.deep.sizes.append(self.trace.sizes[event.allocation])
                 self.deep.kinds.append(self.trace.kinds[event.allocation])
-                self.deep.owners.append(block)
+                self.deep.owners.append(named)
             else:
                 key = self._renamed(self.keys[event.allocation], run.block, block)
                 if key not in self.numbers:
                     raise NotUniform(f"{block} frees what {key[1]} does not hold")
                 number = self.numbers.pop(key)
-            self.deep.events.append(Event(number, event.allocates, event.stage, block))
+            self.deep.events.append(Event(number, event.allocates, event.stage, named))
 
     def _renamed(self, key: Key, old: Block | None, new: Block | None) -> Key:
         """The allocation that block `new` means where block `old` of the shallow model means `key`."""
