@@ -39,7 +39,7 @@ from plafond.memory.standins import (
     unfilled,
     without_files,
 )
-from plafond.memory.trace import GRANULE, Trace
+from plafond.memory.trace import GRANULE, MICROS, Trace
 from plafond.model.checkpoint import Source
 from plafond.training.assistant import merge_local_assistant
 from plafond.training.base import quantize_encoders, quantize_transformer
@@ -56,8 +56,6 @@ from plafond.training.trainee import Trainee, make_trainee, state_tensors
 META = torch.device("meta")
 STEPS = 2
 """The optimizer's state appears at the end of the first step, so the second one peaks higher."""
-MICROS = 2
-"""Micro-batches of a step that are traced: a third one finds and leaves what the second one does."""
 PREVIEW_STEPS = 2
 """Denoising steps that are traced of a preview."""
 SMALL = 64

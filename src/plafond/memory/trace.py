@@ -13,6 +13,9 @@ from typing import NamedTuple
 GRANULE = 512
 """CUDA's caching allocator hands out multiples of this many bytes."""
 
+MICROS = 2
+"""Micro-batches of a step that a dry run traces: a third one finds and leaves what the second one does."""
+
 KINDS = ("weights", "lora", "gradients", "optimizer", "activations", "temporaries", "inputs")
 """What bytes are: the first four stay from step to step. Activations are what forward passes make, temporaries what
 backward passes (recomputation included) and updates make; averages of the weights count as optimizer."""

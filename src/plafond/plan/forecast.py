@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from plafond.memory.calibration import processor, rates_for
 from plafond.memory.collector import paused
 from plafond.memory.expandable import run_mode
 from plafond.memory.gpus import Ceiling
+from plafond.memory.trace import MICROS
 from plafond.plan.shapes import Shapes, shapes_of
 from plafond.plan.solve import fastest
 from plafond.plan.summaries import Summary, kept_json, remembered, summarise
@@ -86,6 +87,9 @@ class Phase:
         return self.summary.allocated_bytes - sum(kinds.get(kind, 0) for kind in STAYING)
 
 
+PHASES = ("cache_latents", "encode_text", "load", "train", "preview", "save")
+"""In the order of a run."""
+
 STAYING = ("weights", "lora", "gradients", "optimizer")
 
 
@@ -122,7 +126,8 @@ class Plan:
     def flops_per_picture(self) -> float:
         """Of a training step on the largest bucket."""
         phase = next(phase for phase in self.phases if phase.phase == "train")
-        return phase.summary.flops / phase.batch
+        micros = min(MICROS, self.process.train.gradient_accumulation)
+        return phase.summary.flops / (phase.batch * micros)
 
 
 def margin(ceiling: Ceiling, *, virtual: bool) -> int:
@@ -152,15 +157,22 @@ class Forecaster:
         self.family = family_for(process.model.arch)
         self.source = self.family.locate(process.model)
 
-    def plan(self, shapes: Shapes | None = None, *, largest_only: bool = False) -> Plan:
+    def plan(
+        self,
+        shapes: Shapes | None = None,
+        *,
+        largest_only: bool = False,
+        only: Container[str] = PHASES,
+    ) -> Plan:
         """Plan every phase.
 
         Args:
             shapes: what occurs; read from the data when not given.
             largest_only: only the bucket whose batches have the most pixels, which takes the most.
+            only: these phases.
         """
         known = shapes or shapes_of(self.process, self.family)
-        wanted = list(self._phases(known, largest_only))
+        wanted = [phase for phase in self._phases(known, largest_only) if phase[0] in only]
         phases = []
         for index, (name, bucket, batch, item) in enumerate(wanted):
             if self.step:
@@ -228,6 +240,10 @@ class Forecaster:
 
         levels = plan and {"default": asdict(plan.default), "groups": _plain(plan)}
         return remembered({**self._key(name, bucket, batch, item), "levels": levels}, find)
+
+    def loaded_bytes(self) -> int:
+        """Weights on the device once the model is loaded."""
+        return self._summary("load", None, 1, None, None).kinds.get("weights", 0)
 
     def ladder(self, bucket: Bucket, batch: int) -> Ladder:
         """The plans between recomputing everything and nothing on one bucket."""
