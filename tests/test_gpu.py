@@ -14,6 +14,7 @@ import plafond
 from conftest import JobMaker
 from plafond.memory.gpus import MIB
 from plafond.memory.meter import Meter
+from plafond.model.packing import FORMATS, dense, pack
 from plafond.training.budget import Budget, spending
 from plafond.training.feed import Feed
 from plafond.training.run_folder import RunFolder
@@ -46,6 +47,18 @@ def test_the_budget_is_on_reserved_bytes_and_ends_with_the_run() -> None:
         torch.empty(200 * MIB, dtype=torch.uint8, device=DEVICE)
     assert torch.cuda.get_per_process_memory_fraction(DEVICE) == pytest.approx(before)
     torch.empty(512 * MIB, dtype=torch.uint8, device=DEVICE)
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_weights_are_packed_as_on_the_cpu(name: str) -> None:
+    """The same bytes, and in bfloat16 the same numbers."""
+    weight = torch.randn(300, 200, generator=torch.Generator().manual_seed(0)).bfloat16()
+    here, layout = pack(weight, name)
+    there, same = pack(weight.to(DEVICE), name)
+    assert same == layout
+    for one, two in zip(here, there, strict=True):
+        assert torch.equal(one.view(torch.uint8), two.cpu().view(torch.uint8))
+    assert torch.equal(dense(there, layout, torch.bfloat16).cpu(), dense(here, layout, torch.bfloat16))
 
 
 def test_the_driver_tells_what_the_context_takes() -> None:
