@@ -22,9 +22,10 @@ PATIENCE = 2.0
 
 
 class Terminal:
-    """Progress and notes of one run, written to `stream`; a context manager."""
+    """Progress and notes of one run, written to `stream` and, line by line, to `log`; a context manager."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: TextIO, log: TextIO | None = None):
+        self._log = log
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
         self.live = self.console.is_terminal
         self.progress = Progress(
@@ -49,13 +50,22 @@ class Terminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.stop()
+        if kind is not None:
+            self._keep(f"{kind.__name__}: {error}")
 
     def note(self, text: str) -> None:
         """Print one line."""
+        self._keep(text)
         self.console.print(text, markup=False)
+
+    def _keep(self, text: str) -> None:
+        if self._log is not None:
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+            self._log.flush()
 
     def warn(self, text: str) -> None:
         """Print one warning."""
+        self._keep(f"warning: {text}")
         self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
     @contextmanager
@@ -102,6 +112,8 @@ class Terminal:
             self.progress.update(task, completed=step, note=note)
             if not self.live and (step % every == 0 or self._due() or step == total):
                 self.note(f"step {note}")
+            elif self.live and (step % every == 0 or step == total):
+                self._keep(f"step {note}")
 
         return show
 

@@ -72,7 +72,13 @@ def train(
     family = family_for(process.model.arch)
     folder = RunFolder(process.training_folder, process.name or job.name)
     aside = folder.set_aside() if fresh else None
-    with folder.locked(), to_log(folder.log) as stream, StopSignal() as stop, Terminal(stream) as terminal:
+    with (
+        folder.locked(),
+        to_log(folder.log) as stream,
+        folder.log.open("a", encoding="utf-8") as log,
+        StopSignal() as stop,
+        Terminal(stream, log) as terminal,
+    ):
         if aside is not None:
             terminal.note(f"the earlier run is kept at {aside}")
         write_job(job, process, folder)
