@@ -49,7 +49,7 @@ def edit(text: str, process: int, values: Mapping[str, Any], *, suffix: str = ".
     for key, value in values.items():
         parts = [int(part) if part.isdecimal() else part for part in key.split(".")]
         names = _present(text, process, parts, suffix)
-        for name in names or [parts[-1]]:
+        for name in names or [str(parts[-1])]:
             text = _Editor(text, suffix).set(("config", "process", process, *parts[:-1], name), value)
     return text
 
@@ -65,7 +65,7 @@ def _present(text: str, process: int, parts: list[str | int], suffix: str) -> li
     if not isinstance(owner, MappingNode):
         return []
     given = {key.value: value for key, value in owner.value}
-    return [name for name in (parts[-1], *aliases) if name in given and not _is_null(given[name])]
+    return [name for name in (str(parts[-1]), *aliases) if name in given and not _is_null(given[name])]
 
 
 def _is_null(node: Node) -> bool:

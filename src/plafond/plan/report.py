@@ -8,6 +8,7 @@ from typing import Any
 
 from plafond.job.schema import Job
 from plafond.memory.gpus import gib
+from plafond.plan.changes import Change
 from plafond.plan.forecast import Phase, Plan
 from plafond.plan.remedies import Remedy
 
@@ -130,15 +131,28 @@ def _levels(plan: Plan) -> dict[str, Any]:
 
 
 def remedy_lines(remedy: Remedy) -> list[str]:
-    """A remedy in two lines: what to change, and what that saves and costs."""
-    changes = ", ".join(f"{key}: {_value(old)} → {_value(new)}" for key, (old, new) in remedy.change.items())
+    """A remedy in two lines, longer ones wrapped: what to change, and what that saves and costs."""
     left = f"{gib(remedy.peak_bytes)} left to take, {'fits' if remedy.fits else 'still does not fit'}"
     marks = [f"saves {gib(remedy.saves_bytes)}", left]
     if abs(remedy.time_ratio - 1) >= 0.005:
         marks.append(f"steps {remedy.time_ratio:.2f}× as long")
     if remedy.quality != "same":
         marks.append("quality may change")
-    return [f"  {remedy.id:<21}{changes}", f"  {'':<21}{'; '.join(marks)}"]
+    return beside(remedy.id, changes(remedy.change), "; ".join(marks))
+
+
+def beside(label: str, *texts: str) -> list[str]:
+    """Texts in a column to the right of a label, each wrapped."""
+    lines = [line for text in texts for line in textwrap.wrap(text, WIDTH - 23, break_on_hyphens=False)]
+    return [f"  {label if number == 0 else '':<20} {line}" for number, line in enumerate(lines or [""])]
+
+
+def changes(change: Change) -> str:
+    """Settings before and after; one that stays is only written out."""
+    return ", ".join(
+        f"{key}: {_value(new)}" if old == new else f"{key}: {_value(old)} → {_value(new)}"
+        for key, (old, new) in change.items()
+    )
 
 
 def _value(value: Any) -> str:
