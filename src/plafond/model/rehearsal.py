@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ class FullLengthTokenizer:
 
     Args:
         model_max_length: tokens.
-        marks: special tokens whose ids have to be among the others, as often as they are in the prompt.
+        marks: special tokens whose ids have to be among the others, in as many runs as in the prompt.
     """
 
     added_tokens_encoder: dict[str, int] = {}  # noqa: RUF012  # pipelines look for it, nothing is ever added
@@ -33,7 +34,11 @@ class FullLengthTokenizer:
         with host_memory():
             ids = torch.ones(count, length, dtype=torch.int64)
             for mark, token in self.marks.items():
-                ids[:, 1 : 1 + str(prompt).count(mark)] = token
+                start = 1
+                for found in re.finditer(f"(?:{re.escape(mark)})+", str(prompt)):
+                    stop = start + len(found[0]) // len(mark)
+                    ids[:, start:stop] = token
+                    start = stop + 1
             return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids))
 
     def apply_chat_template(self, conversation: object, **_: Any) -> str:
