@@ -1,0 +1,109 @@
+"""What a log tells of the job and the machine: only what is needed to leave out advice that is already followed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from plafond.advice.log import Line, Log
+
+HEAD = 2_000_000
+"""Bytes from the start of a log in which settings and versions are looked for."""
+
+_ON = r"['\"]?\s*[:=]\s*['\"]?true\b"
+_OFF = r"['\"]?\s*[:=]\s*['\"]?false\b"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a job; None is not known.
+
+    Args:
+        checkpointing: gradient checkpointing is on.
+        batch: pictures or videos in a batch.
+        vae_batch: pictures that are encoded together.
+        cached_text: captions are encoded once.
+        quantized: weights are quantised.
+        frames: the most frames of a sample; above 1 it is video.
+        frames_line: where that stands.
+        eight_bit: the optimizer keeps bytes.
+        system: ``windows``, ``wsl`` or ``linux``.
+        versions: releases by package.
+    """
+
+    checkpointing: bool | None = None
+    batch: int | None = None
+    vae_batch: int | None = None
+    cached_text: bool | None = None
+    quantized: bool | None = None
+    frames: int | None = None
+    frames_line: Line | None = None
+    eight_bit: bool | None = None
+    system: str | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+def facts(log: Log) -> Facts:
+    """Read settings, system and versions from a log."""
+    text = log.lower[:HEAD].decode("latin-1")  # one character for each byte
+    frames, line = _frames(log, text)
+    return Facts(
+        checkpointing=_switch(text, r"gradient_checkpointing", r"--gradient_checkpointing\b"),
+        batch=_number(text, _BATCH),
+        vae_batch=_number(text, _VAE_BATCH),
+        cached_text=_switch(
+            text,
+            r"(?:cache_text_embeddings|cache_text_encoder_outputs\w*)",
+            r"--cache_text_encoder_outputs\b",
+        ),
+        quantized=_switch(text, r"quantize", r"--fp8_base\b|--base_model_precision[ =](?!no)"),
+        frames=frames,
+        frames_line=line,
+        eight_bit=True if re.search(r"optimizer\w*['\"]?\s*[:=]?\s*['\"]?\w*8bit", text) else None,
+        system=_system(text),
+        versions=tuple((match[1], match[2]) for match in _VERSION.finditer(text)),
+    )
+
+
+_BATCH = re.compile(
+    r"(?:\btrain_batch_size|(?<![\w])batch_size|micro_batch_size_per_gpu|batch size per device[^:=\n]{0,20}|"
+    r"instantaneous batch size per device)['\"]?\s*[:= ]\s*(\d{1,3})\b"
+)
+_VAE_BATCH = re.compile(r"vae_(?:cache_)?batch_size['\"]?\s*[:= ]\s*(\d{1,3})\b")
+_FRAMES = re.compile(
+    r"(?:num_frames|target_frames|frame_buckets|video_length|max_frames)['\"]?\s*[:= ]\s*\[?((?:\d{1,4}[, ]*)+)"
+    r"|\(\d{2,4}, \d{2,4}, (\d{1,4})\)|\b\d{2,4}x\d{2,4}x(\d{1,4})f?\b|\b(\d{2,4})[ -]frames?\b"
+)
+_VERSION = re.compile(
+    r"\b(torch|pytorch|diffusers|bitsandbytes|onetrainer|sd-scripts|musubi-tuner|simpletuner|ai-toolkit)"
+    r"(?: version)?['\"]?\s*(?:==|[:=]| )\s*['\"]?v?(\d+\.\d+(?:\.\d+)?)"
+)
+
+
+def _switch(text: str, name: str, option: str) -> bool | None:
+    found = None
+    for match in re.finditer(rf"{name}(?:(?P<on>{_ON})|(?P<off>{_OFF}))", text):
+        found = match["on"] is not None
+    return True if found is None and re.search(option, text) else found
+
+
+def _number(text: str, pattern: re.Pattern[str]) -> int | None:
+    numbers = [int(match[1]) for match in pattern.finditer(text)]
+    return max(numbers) if numbers else None
+
+
+def _frames(log: Log, text: str) -> tuple[int | None, Line | None]:
+    most, line = 0, None
+    for match in _FRAMES.finditer(text):
+        count = max(int(number) for number in re.findall(r"\d+", next(filter(None, match.groups()))))
+        if count > most:
+            most, line = count, log.line(match.start())
+    return most or None, line
+
+
+def _system(text: str) -> str | None:
+    if re.search(r"\bwsl2?\b|/mnt/[a-z]/", text):
+        return "wsl"
+    if re.search(r"\b[a-z]:\\|\bwindows\b|\bwin32\b|3221225477", text):
+        return "windows"
+    return "linux" if re.search(r"file \"/|/home/|/workspace/|/root/|\blinux\b|/usr/", text) else None

@@ -1,0 +1,130 @@
+"""Progress bars of the training loop: how far it came, and whether steps became slow and stayed slow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from statistics import median
+
+from plafond.advice.log import Log
+
+_BAR = re.compile(
+    rb"(\d+)/(\d+)\s*\[(?:(\d+) days?, )?([\d:]+)<[^,\]\n\r]*,\s*([\d.]+)\s*(s/it|it/s|s/step|steps?/s)([^\n\r]{0,160})"
+)
+_LOSS = re.compile(rb"loss|\blr\b")
+_STEP_LINE = re.compile(rb"step (\d+)/(\d+)\s[^\n\r]*loss")
+_DEEPSPEED = re.compile(rb"steps?: (\d+) loss: [\d.e-]+ iter time \(s\): ([\d.]+)")
+
+POINTS = 400
+"""A series is thinned to so many points."""
+
+FEWEST = 4
+"""Slow steps, in a row, that are not an accident."""
+
+SPILL = 3.0
+"""Steps that take so many times as long and stay so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One state of the bar.
+
+    Args:
+        offset: where it stands in the log.
+        done: steps done.
+        total: steps to do.
+        seconds: seconds per step since the state before.
+    """
+
+    offset: int
+    done: int
+    total: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Where steps became slow.
+
+    Args:
+        before: the last state of the bar at the old speed.
+        after: a state well inside the slow part.
+        fast: seconds per step before.
+        slow: seconds per step from then on.
+    """
+
+    before: Step
+    after: Step
+    fast: float
+    slow: float
+
+
+def steps(log: Log) -> list[Step]:
+    """The states of the training bar, in order."""
+    found: list[Step] = []
+    previous: tuple[int, float] | None = None
+    for match in _BAR.finditer(log.data):
+        if not _is_training(log.data, match):
+            continue
+        done, total = int(match[1]), int(match[2])
+        elapsed = _elapsed(match[3], match[4])
+        rate = float(match[5]) if match[5].count(b".") <= 1 and match[5] != b"." else 0.0
+        seconds = rate if match[6] in (b"s/it", b"s/step") else 1 / rate if rate else 0.0
+        if previous and done > previous[0]:
+            # tqdm's own figure is an average over the whole run for some trainers
+            measured = (elapsed - previous[1]) / (done - previous[0])
+            seconds = measured if measured >= 1 else seconds
+        elif previous and done == previous[0] and found:
+            continue
+        previous = done, elapsed
+        found.append(Step(match.start(), done, total, seconds))
+    for match in _DEEPSPEED.finditer(log.data):
+        found.append(Step(match.start(), int(match[1]), 0, float(match[2])))
+    if not found:
+        for match in _STEP_LINE.finditer(log.data):
+            found.append(Step(match.start(), int(match[1]), int(match[2]), 0.0))
+    return sorted(found, key=lambda step: step.offset)
+
+
+def _is_training(data: bytes, match: re.Match[bytes]) -> bool:
+    if _LOSS.search(match[7]):
+        return True
+    start = max(data.rfind(b"\n", 0, match.start()), data.rfind(b"\r", 0, match.start())) + 1
+    head = data[max(start, match.start() - 200) : match.start()].lower().lstrip()
+    return head.startswith((b"steps:", b"step:", b"training", b"epoch"))
+
+
+def _elapsed(days: bytes | None, clock: bytes) -> float:
+    seconds = 0.0
+    for part in clock.split(b":"):
+        seconds = seconds * 60 + float(part or 0)
+    return seconds + 86400 * float(days or 0)
+
+
+def slowdown(found: list[Step]) -> Slowdown | None:
+    """The place from which steps take `SPILL` times as long, to the end of the last run; None without one."""
+    run = [step for step in _last_run(found) if step.seconds > 0][1:]  # the first step warms up
+    if len(run) < 2 * FEWEST:
+        return None
+    stride = -(-len(run) // POINTS)
+    groups = [run[index : index + stride] for index in range(0, len(run), stride)]
+    speeds = [median(step.seconds for step in group) for group in groups]
+    best: Slowdown | None = None
+    fewest = max(1, -(-FEWEST // stride))
+    for index in range(fewest, len(groups) - fewest + 1):
+        fast, slow = median(speeds[:index]), median(speeds[index:])
+        # "stays": a small bucket may be quick now and then, but not every other step
+        stays = sorted(speeds[index:])[len(speeds[index:]) // 5]
+        if slow < SPILL * fast or stays < SPILL / 2 * fast:
+            continue
+        if best is None or slow / fast > best.slow / best.fast:
+            best = Slowdown(groups[index - 1][-1], groups[-1][-1], fast, slow)
+    return best
+
+
+def _last_run(found: list[Step]) -> list[Step]:
+    start = 0
+    for index in range(1, len(found)):
+        if found[index].done < found[index - 1].done:
+            start = index
+    return found[start:]

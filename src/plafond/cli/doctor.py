@@ -1,0 +1,107 @@
+"""``plafond doctor [JOB] --log FILE``: why a run failed, and what to change first."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import plafond
+from plafond.errors import UsageError
+
+if TYPE_CHECKING:
+    from plafond.advice.diagnosis import Diagnosis
+    from plafond.job.schema import Job
+
+
+def doctor(
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[JOB]", help="The job that was run: the diagnosis is checked by planning it."
+        ),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The run's log, by whichever trainer; - is standard input."),
+    ] = None,
+    vram: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The ceiling it ran under, as 24GB.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help='The card it ran on, as "RTX 4090".')
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto or cuda: a GPU; cpu: a virtual GPU on the CPU.")] = "auto",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the job; repeatable."),
+    ] = None,
+    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the diagnosis.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Read the log of a failed run: which phase died, why, how sure that is, and what to change first.
+
+    Logs of AI Toolkit, sd-scripts, musubi-tuner, OneTrainer, SimpleTuner, diffusion-pipe and plafond are read. With
+    a job, its run folder's log is the default, and the diagnosis is held against plafond's own plan.
+    """
+    from plafond.advice.diagnose import diagnose
+    from plafond.advice.language import choose, speaker
+    from plafond.advice.report import as_json, text
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"--device {device}: expected auto, cuda or cpu")
+    speak = speaker(choose(lang))
+    loaded = None if job is None else plafond.load_job(job, overrides=set_ or ())
+    found = diagnose(_read(log, loaded))
+    if loaded is not None:
+        found = _with_job(found, loaded, vram, gpu, virtual=device == "cpu")
+    typer.echo(json.dumps(as_json(found, speak), indent=1) if json_ else text(found, speak))
+
+
+def _read(log: str | None, job: Job | None) -> bytes:
+    """The log's bytes.
+
+    Raises:
+        UsageError: there is none, or it cannot be read.
+    """
+    if log == "-":
+        return sys.stdin.buffer.read()
+    if log is not None:
+        path = Path(log).expanduser()
+    elif job is not None:
+        path = Path(job.processes[0].training_folder).expanduser() / job.name / "log.txt"
+    else:
+        raise UsageError("doctor needs a log: --log FILE, or --log - for standard input")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        hint = "" if log is not None else "; name it with --log FILE"
+        raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
+
+
+def _with_job(found: Diagnosis, job: Job, vram: str | None, gpu: str | None, *, virtual: bool) -> Diagnosis:
+    """The diagnosis with what the job adds: its plan where the ceiling is known, an answer where nothing failed."""
+    from dataclasses import replace
+
+    from plafond.advice.language import Said
+    from plafond.advice.sentences import WEAK_SAMPLES
+
+    if not found.failed:
+        return replace(found, summary=(*found.summary, Said(WEAK_SAMPLES)))
+    if not found.memory:
+        return found
+    if vram is None and gpu is None:
+        if found.total is None:
+            return found
+        vram = f"{found.total}B"  # the card's size, by its own message
+    from plafond.advice.against_plan import checked
+    from plafond.plan.forecast import Forecaster
+    from plafond.plan.terminal import announced, ceiling_of
+
+    ceiling = ceiling_of(vram, gpu, virtual=virtual)
+    with announced() as step:
+        plan = Forecaster(job.processes[0], ceiling, virtual=virtual, step=step).plan()
+        return checked(found, plan)

@@ -1,0 +1,389 @@
+"""The doctor on logs of other trainers and of plafond: phase, cause, first remedy, and both languages."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+import pytest
+from babel.messages.extract import extract_from_dir
+
+import plafond.advice
+from job_files import JOB
+from plafond.advice import language, regressions, sentences
+from plafond.advice.allocation import read
+from plafond.advice.diagnose import diagnose
+from plafond.advice.diagnosis import Cause, Confidence
+from plafond.advice.ladder import PHASES
+from plafond.advice.language import Said, Size, speaker
+from plafond.advice.phases import PHASES as ALL_PHASES
+from plafond.advice.report import as_json, text
+
+LOGS = Path(__file__).parent / "logs"
+GIB = 1024**3
+
+EXPECTED = {
+    "load_accelerate_137": ("load", "host_ram", "more_host_ram"),
+    "load_aitk_transformer": ("load", "does_not_fit", "stream_blocks"),
+    "load_diffusionpipe_killed": ("load", "host_ram", "more_host_ram"),
+    "load_onetrainer_setup": ("load", "does_not_fit", "stream_blocks"),
+    "load_paging_file": ("load", "host_ram", "more_host_ram"),
+    "load_plafond": ("load", "does_not_fit", "cache_text_unload_te"),
+    "load_sdscripts_old_form": ("load", "does_not_fit", "stream_blocks"),
+    "load_windows_3221225477": ("load", "host_ram", "more_host_ram"),
+    "quantize_aitk_krea": ("quantize", "does_not_fit", "stream_blocks"),
+    "quantize_bare_pinned": ("quantize", "host_ram", "update_or_pin"),
+    "quantize_musubi_fp8": ("quantize", "does_not_fit", "stream_blocks"),
+    "quantize_simpletuner_quanto": ("quantize", "does_not_fit", "stream_blocks"),
+    "text_aitk_umt5": ("encode_text", "does_not_fit", "cache_text_unload_te"),
+    "text_cublas": ("encode_text", "does_not_fit", "cache_text_unload_te"),
+    "text_diffusionpipe": ("encode_text", "does_not_fit", "cache_text_unload_te"),
+    "text_musubi_cache": ("encode_text", "does_not_fit", "cache_text_unload_te"),
+    "latents_kohya_rich": ("cache_latents", "does_not_fit", "tiled_vae"),
+    "latents_musubi_video": ("cache_latents", "video_frames", "tiled_vae"),
+    "latents_simpletuner_missing_file": ("cache_latents", "does_not_fit", "tiled_vae"),
+    "latents_torch291_regression": ("cache_latents", "regression", "update_or_pin"),
+    "latents_windows_commit": ("cache_latents", "host_ram", "more_host_ram"),
+    "train_aitk_first_step": ("train", "does_not_fit", "expandable_segments"),
+    "train_aitk_three_times": ("train", "does_not_fit", "checkpointing_on"),
+    "train_allocator_warning": ("train", "does_not_fit", "cache_text_unload_te"),
+    "train_bucket_peak_hours_later": ("train", "bucket_peak", "smaller_batch"),
+    "train_bucket_peak_resumed": ("train", "bucket_peak", "expandable_segments"),
+    "train_container_sees_itself": ("train", "does_not_fit", "smaller_batch"),
+    "train_fragmentation": ("train", "fragmentation", "expandable_segments"),
+    "train_hip": ("train", "does_not_fit", "smaller_batch"),
+    "train_host_killed_dmesg": ("train", "host_ram", "more_host_ram"),
+    "train_krea_torch213": ("train", "regression", "update_or_pin"),
+    "train_other_process": ("train", "other_process", "free_other_process"),
+    "train_other_process_old_form": ("train", "other_process", "free_other_process"),
+    "train_plafond": ("train", "does_not_fit", "checkpointing_on"),
+    "train_plafond_refused": ("train", "does_not_fit", "checkpointing_on"),
+    "train_sdscripts_no_checkpointing": ("train", "does_not_fit", "checkpointing_on"),
+    "train_shm": ("train", "host_ram", "more_host_ram"),
+    "train_spill_aitk": ("train", "spill", "cap_below_spill"),
+    "train_spill_windows": ("train", "spill", "cap_below_spill"),
+    "train_tiny_request_gigabytes_free": ("train", "host_ram", "more_host_ram"),
+    "train_video_diffusionpipe": ("train", "video_frames", "fewer_frames"),
+    "train_video_musubi": ("train", "video_frames", "fewer_frames"),
+    "preview_aitk_baseline": ("preview", "does_not_fit", "cheaper_preview"),
+    "preview_aitk_step_250": ("preview", "does_not_fit", "cheaper_preview"),
+    "preview_onetrainer_skipped": ("preview", "does_not_fit", "cheaper_preview"),
+    "preview_simpletuner_validation": ("preview", "does_not_fit", "cheaper_preview"),
+    "save_aitk": ("save", "does_not_fit", "expandable_segments"),
+    "save_diffsynth": ("save", "does_not_fit", "expandable_segments"),
+    "save_diffusionpipe_host": ("save", "host_ram", "more_host_ram"),
+    "save_onetrainer": ("save", "does_not_fit", "expandable_segments"),
+}
+"""Logs of memory problems: phase, cause and first remedy."""
+
+NOT_MEMORY = {
+    "other_corrupt_image": "picture",
+    "other_disk_full": "disk",
+    "other_driver": "driver",
+    "other_dtype": "number formats",
+    "other_gated": "gated",
+    "other_illegal_access": "fault",
+    "other_install": "package",
+    "other_keyerror": "configuration",
+    "other_memory_words_only": "configuration",
+    "other_missing_file": "file or folder",
+    "other_nan": "no longer a number",
+    "other_network": "download",
+    "other_recovered_then_missing": "file or folder",
+    "other_shape": "RuntimeError",
+    "other_stopped": "stopped",
+    "other_weights": "weights",
+}
+"""Logs of other problems, and a word of what they are called."""
+
+NO_FAILURE = {
+    "fine_completed": "not_memory",
+    "unclear_log_ends": "unclear",
+    "unclear_slower_linux": "unclear",
+}
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["schema", "memory", "phase", "cause", "confidence", "evidence", "remedies", "summary"],
+    "properties": {
+        "schema": {"const": 1},
+        "memory": {"type": "boolean"},
+        "phase": {"enum": [*ALL_PHASES, None]},
+        "cause": {"enum": list(Cause.__args__)},  # type: ignore[attr-defined]
+        "confidence": {"enum": list(Confidence.__args__)},  # type: ignore[attr-defined]
+        "evidence": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["line", "text"],
+                "properties": {"line": {"type": "integer", "minimum": 1}, "text": {"type": "string"}},
+            },
+        },
+        "remedies": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["id", "change", "saves_bytes", "why"],
+                "properties": {
+                    "id": {"enum": list(sentences.WHY)},
+                    "change": {"type": ["object", "null"]},
+                    "saves_bytes": {"type": ["integer", "null"]},
+                    "why": {"type": "string", "minLength": 10},
+                },
+            },
+        },
+        "summary": {"type": "string", "minLength": 10},
+    },
+}
+
+
+def of(name: str) -> bytes:
+    return (LOGS / f"{name}.log").read_bytes()
+
+
+def test_every_log_is_in_a_table_and_every_phase_often_enough() -> None:
+    assert {path.stem for path in LOGS.glob("*.log")} == {*EXPECTED, *NOT_MEMORY, *NO_FAILURE}
+    assert len(EXPECTED) >= 40 and len(NOT_MEMORY) >= 10
+    phases = Counter(phase for phase, _, _ in EXPECTED.values())
+    assert all(phases[phase] >= 3 for phase in ALL_PHASES), phases
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_memory_problems(name: str) -> None:
+    found = diagnose(of(name))
+    assert found.memory
+    assert (found.phase, found.cause, found.remedies[0].id) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", NOT_MEMORY)
+def test_other_problems_are_not_blamed_on_memory(name: str) -> None:
+    found = diagnose(of(name))
+    assert not found.memory and found.cause == "not_memory"
+    assert [advice.id for advice in found.remedies] == ["not_memory"]
+    assert NOT_MEMORY[name] in as_json(found, speaker("en"))["summary"]
+
+
+@pytest.mark.parametrize("name", NO_FAILURE)
+def test_without_a_failure_nothing_is_recommended(name: str) -> None:
+    found = diagnose(of(name))
+    assert not found.memory and found.cause == NO_FAILURE[name] and not found.remedies
+
+
+@pytest.mark.parametrize("name", [*EXPECTED, *NOT_MEMORY, *NO_FAILURE])
+def test_json_is_as_promised_and_quotes_lines_that_stand_there(name: str) -> None:
+    for language_ in ("en", "fr"):
+        shown = as_json(diagnose(of(name)), speaker(language_))
+        jsonschema.validate(json.loads(json.dumps(shown)), SCHEMA)
+        lines = of(name).decode().split("\n")
+        assert shown["evidence"]
+        for quote in shown["evidence"]:
+            assert quote["text"].rstrip("…")[:60] in lines[quote["line"] - 1]
+
+
+def test_evidence_of_what_came_first_and_what_followed() -> None:
+    quoted = [line.text for line in diagnose(of("latents_simpletuner_missing_file")).evidence]
+    assert "out of memory" in quoted[0] and any("not correctly cached" in line for line in quoted)
+    quoted = [line.text for line in diagnose(of("train_allocator_warning")).evidence]
+    assert "memory allocation failed" in quoted[0] and "AttributeError" in quoted[-1]
+
+
+ENGLISH = re.compile(r"\b(the|was|were|memory|while|card|steps?|free|of|and|not|with)\b(?!_)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", [*EXPECTED, *NOT_MEMORY, *NO_FAILURE])
+def test_french_is_french(name: str) -> None:
+    shown = as_json(diagnose(of(name)), speaker("fr"))
+    if name == "other_shape":  # quotes the error
+        return
+    for sentence in (shown["summary"], *(advice["why"] for advice in shown["remedies"])):
+        plain = re.sub(r"https?://\S+|PYTORCH\S+|/dev/shm|--shm-size", "", sentence)
+        assert not ENGLISH.search(plain), plain
+
+
+def test_no_translation_is_missing_and_none_is_left_over() -> None:
+    folder = Path(plafond.advice.__file__).parent
+    found = extract_from_dir(str(folder), [("**.py", "python")], keywords={"N_": None})
+    wanted = {str(message) for _, _, message, _, _ in found}
+    wanted |= {release.effect for release in regressions.releases()}
+    assert language.languages() == ("en", "fr")
+    for name in language.languages()[1:]:
+        known = language.catalogue(name)
+        assert set(known) == wanted
+        for source, translated in known.items():
+            fields = re.compile(r"\{\w+\}")
+            assert sorted(fields.findall(source)) == sorted(fields.findall(translated)), source
+
+
+def test_every_sentence_is_marked() -> None:
+    folder = Path(plafond.advice.__file__).parent
+    found = extract_from_dir(str(folder), [("sentences.py", "python")], keywords={"N_": None})
+    marked = {str(message) for _, _, message, _, _ in found}
+    for name, value in vars(sentences).items():
+        if name.isupper() and name != "N_":
+            for sentence in value.values() if isinstance(value, dict) else (value,):
+                assert sentence in marked, name
+
+
+def test_numbers_are_written_as_the_language_writes_them() -> None:
+    said = Said("{number} GiB", {"number": 3.5})
+    assert speaker("en")(said) == "3.5 GiB" and speaker("fr")(said) == "3,5 Gio"
+    assert speaker("fr")(Said("saves {size}", {"size": Size(3 * GIB // 2)})) == "économise 1,5 Gio"
+
+
+def test_language_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    assert language.choose(None) == "en"
+    monkeypatch.setenv("LANG", "fr_CA.UTF-8")
+    assert language.choose(None) == "fr" and language.choose("en") == "en"
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    assert language.choose(None) == "en"
+
+
+def test_every_remedy_has_a_sentence_and_every_release_a_source() -> None:
+    for names in PHASES.values():
+        assert set(names) <= set(sentences.WHY)
+    assert all(release.source.startswith("https://") for release in regressions.releases())
+
+
+def test_figures_of_all_message_forms() -> None:
+    new = read(
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacty of 23.51 GiB of which 98.31 MiB is"
+        " free. Process 12 has 9.80 GiB memory in use. Including non-PyTorch memory, this process has 13.00 GiB memory"
+        " in use. Of the allocated memory 12.00 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but"
+        " unallocated."
+    )
+    assert (new.requested, new.total, new.idle) == (20 * 2**20, round(23.51 * GIB), GIB // 2)
+    assert new.others == ((12, round(9.8 * GIB)),) and new.foreign == round(9.8 * GIB)
+    old = read(
+        "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 24.00 GiB total capacity; 21.50 GiB already allocated;"
+        " 1.45 GiB free; 22.00 GiB reserved in total by PyTorch)"
+    )
+    assert (old.requested, old.idle, old.allocated) == (2 * GIB, GIB // 2, round(21.5 * GIB))
+    other = read(
+        "Allocation on device 0 would exceed allowed memory. (out of memory) Currently allocated : 12.00 GiB Requested"
+        " : 1.00 GiB Device limit : 16.00 GiB Free (according to CUDA): 0 bytes"
+    )
+    assert (other.requested, other.total, other.free) == (GIB, 16 * GIB, 0)
+    assert read("nothing of the kind").foreign == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n\n\r\r\n",
+        b"\x00\xff\xfe" * 2000,
+        b"\xff\xfe" + "CUDA out of memory".encode("utf-16-le")[:-1],
+        b"CUDA out of memory. Tried to allocate ... GiB. GPU 0 has a total capacity of 1.2.3 GiB",
+        b"137 -9 " * 50_000,
+        b"1/2 [00:00<00:00, .s/it, loss=]\r" * 50,
+        b"Traceback (most recent call last):\n",
+        b"x" * 3_000_000 + b"CUDA out of memory",
+    ],
+    ids=[
+        "empty",
+        "blank",
+        "binary",
+        "half a character",
+        "no numbers",
+        "numbers",
+        "odd bars",
+        "head",
+        "one line",
+    ],
+)
+def test_odd_logs_are_read_too(data: bytes) -> None:
+    jsonschema.validate(as_json(diagnose(data), speaker("fr")), SCHEMA)
+    assert text(diagnose(data), speaker("en"))
+
+
+def test_random_cuts_of_logs_are_read_too() -> None:
+    chance = random.Random(7)
+    for name in EXPECTED:
+        data = of(name)
+        start, end = sorted(chance.sample(range(len(data) + 1), 2))
+        jsonschema.validate(as_json(diagnose(data[start:end]), speaker("en")), SCHEMA)
+
+
+def test_windows_logs_say_the_same() -> None:
+    for name in ("train_spill_windows", "latents_windows_commit", "quantize_bare_pinned"):
+        shown = of(name).decode()
+        for data in (shown.replace("\n", "\r\n").encode(), shown.encode("utf-16")):
+            found = diagnose(data)
+            assert (found.phase, found.cause, found.remedies[0].id) == EXPECTED[name]
+
+
+def test_of_several_runs_the_last_one_counts() -> None:
+    both = of("preview_aitk_baseline") + of("other_dtype")
+    assert diagnose(both).cause == "not_memory"
+    assert diagnose(of("other_dtype") + of("preview_aitk_baseline")).phase == "preview"
+
+
+def test_fifty_megabytes_take_seconds() -> None:
+    data = of("train_bucket_peak_hours_later")
+    bars = data.index(b"fox_v3:"), data.rindex(b"fox_v3:")
+    many = data[bars[0] : bars[1]]
+    huge = data[: bars[0]] + (many + b"\n") * (50_000_000 // len(many)) + data[bars[1] :]
+    started = time.process_time()
+    found = diagnose(huge)
+    assert time.process_time() - started < 15
+    assert (found.phase, found.cause) == ("train", "bucket_peak")
+
+
+def doctor(*arguments: object, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "plafond", "doctor", *map(str, arguments)]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, timeout=300, check=False, env={**os.environ, **environment}
+    )
+
+
+def test_command_reads_a_file_or_standard_input() -> None:
+    path = LOGS / "train_fragmentation.log"
+    from_file = doctor("--log", path, "--json", "--lang", "en")
+    piped = doctor("--log", "-", "--json", "--lang", "en", stdin=path.read_bytes())
+    assert from_file.stdout == piped.stdout
+    assert json.loads(piped.stdout)["remedies"][0]["id"] == "expandable_segments"
+    shown = doctor("--log", path, LANGUAGE="", LC_ALL="fr_FR.UTF-8").stdout.decode()
+    assert "Que faire" in shown and "What" not in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_command_line_mistakes_are_one_sentence() -> None:
+    for arguments, expected in (
+        ((), "--log FILE"),
+        (("--log", "nowhere.log"), "No such file"),
+        (("--log", "-", "--lang", "xx"), "expected one of en, fr"),
+    ):
+        done = doctor(*arguments)
+        assert done.returncode == 2 and expected in done.stderr.decode()
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_log_alone_does_not_import_torch() -> None:
+    code = (
+        "import sys; from plafond.advice.diagnose import diagnose; from plafond.advice.report import text;"
+        "import plafond.advice.language, plafond.cli.doctor;"
+        "print([name for name in ('torch', 'pydantic', 'numpy', 'scipy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_job_without_a_failure_gets_the_guide_s_answer(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB, encoding="utf-8")
+    done = doctor(job, "--log", LOGS / "fine_completed.log", "--json", "--lang", "en")
+    summary = json.loads(done.stdout)["summary"]
+    assert summary.startswith("Nothing failed") and "checkpointing never changes quality" in summary
