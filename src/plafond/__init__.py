@@ -8,7 +8,7 @@ The public surface is small; importing it loads neither torch nor diffusers::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,12 @@ from plafond.errors import PlafondError
 
 if TYPE_CHECKING:
     from plafond.job.schema import Job
+    from plafond.plan.fit import Fitted
     from plafond.training.loop import Result
 
 __version__ = "0.1.0"
 
-__all__ = ["PlafondError", "__version__", "load_job", "train"]
+__all__ = ["PlafondError", "__version__", "fit", "load_job", "train"]
 
 
 def load_job(
@@ -40,6 +41,33 @@ def load_job(
     from plafond.job.reading import load_job as read
 
     return read(Path(path), name=name, overrides=overrides, strict=strict)
+
+
+def fit(
+    job: Job,
+    *,
+    vram: str | None = None,
+    gpu: str | None = None,
+    device: str = "auto",
+    allow_quality: bool = False,
+    keep: Collection[str] = (),
+) -> Fitted:
+    """Find the fewest changes with which a job fits, and of several such sets the fastest.
+
+    Args:
+        job: as `load_job` returns it; nothing is written.
+        vram: the ceiling, as ``24GB``.
+        gpu: or a card, as ``RTX 4090``.
+        device: ``auto`` or ``cuda``: a GPU; ``cpu``: a virtual GPU on the CPU.
+        allow_quality: allow changes that may change what is learnt.
+        keep: settings that stay as they are, as ``train.batch_size``.
+
+    Raises:
+        PlafondError: one sentence, about the ceiling or about a file that a program cannot change.
+    """
+    from plafond.plan.fit import fit as find
+
+    return find(job, vram=vram, gpu=gpu, device=device, allow_quality=allow_quality, keep=keep)
 
 
 def train(

@@ -12,6 +12,7 @@ from plafond.cli.calibrate import calibrate
 from plafond.cli.check import check
 from plafond.cli.demo import demo
 from plafond.cli.doctor import doctor
+from plafond.cli.fit import fit
 from plafond.cli.gpus import gpus
 from plafond.cli.models import models
 from plafond.cli.plan import plan
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (plan, train, doctor, check, demo, models, gpus, calibrate, schema):
+for command in (plan, fit, train, doctor, check, demo, models, gpus, calibrate, schema):
     app.command()(command)
 
 

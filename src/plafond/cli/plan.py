@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 import plafond
-from plafond.errors import UsageError
 
 
 def plan(
@@ -33,12 +32,10 @@ def plan(
     from plafond.plan.forecast import Forecaster
     from plafond.plan.remedies import remedies
     from plafond.plan.report import as_json, text
-    from plafond.plan.terminal import announced, ceiling_of
+    from plafond.plan.terminal import announced, ceiling_of, is_virtual
 
-    if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"--device {device}: expected auto, cuda or cpu")
     loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
-    virtual = device == "cpu"
+    virtual = is_virtual(device)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
     for process in loaded.processes:
         with announced() as step:

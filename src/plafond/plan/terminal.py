@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import platformdirs
 
+from plafond.errors import UsageError
 from plafond.memory.calibration import with_overhead
 from plafond.memory.gpus import Ceiling, ceiling_for, gib, parse_size
 from plafond.plan.report import NAMES
@@ -32,6 +33,17 @@ def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool, device: str 
     ceiling = ceiling_for(vram, gpu)
     named = ceiling.gpu or device
     return ceiling if virtual or named is None else with_overhead(ceiling, named)
+
+
+def is_virtual(device: str) -> bool:
+    """Whether ``--device`` of a command that only plans means a virtual GPU.
+
+    Raises:
+        UsageError: it is none of those that are known.
+    """
+    if device not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"--device {device}: expected auto, cuda or cpu")
+    return device == "cpu"
 
 
 @contextmanager
