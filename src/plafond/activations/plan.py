@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast, get_args
@@ -95,7 +96,9 @@ def level(text: str) -> Level:
     """
     kind, _, price = text.partition(" ")
     if kind == "selective":
-        return Level(kind="selective", price=float(price))
+        if not 0 <= (value := float(price)) < math.inf:
+            raise ValueError(text)
+        return Level(kind="selective", price=value)
     if kind in get_args(Kind) and not price:
         return Level(kind=cast(Kind, kind))
     raise ValueError(text)

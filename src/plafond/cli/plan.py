@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import plafond
+from plafond.errors import UsageError
 
 
 def plan(
@@ -37,8 +38,8 @@ def plan(
     loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
     virtual = is_virtual(device)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
-    for process in loaded.processes:
-        with announced() as step:
+    for index, process in enumerate(loaded.processes):
+        with announced() as step, loaded.placing(index):
             found = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
             help_ = () if found.verdict == "fits" else remedies(found)
         warnings = [*loaded.warnings, *([found.shapes.assumed] if found.shapes.assumed else [])]

@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from plafond.activations.plan import level
-from plafond.errors import PlafondError
+from plafond.errors import JobError, PlafondError
 from plafond.job.dataset import DatasetConfig
 from plafond.job.document import KeyPath
 from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
-from plafond.job.section import Expected, Section, one_name
+from plafond.job.section import Section, one_name
 from plafond.job.source import Source
 from plafond.job.train import TrainConfig
+from plafond.job.wording import shown
 
 DEFAULT_SEED = 42
 
 PROCESS_TYPES = ("sd_trainer", "diffusion_trainer", "ui_trainer")
 
 
+LEVELS = 'keep, attention, recompute, offload or "selective 2000" (FLOP per kept byte), or these by group of blocks'
+
+
 def _readable(value: object) -> object:
     """Refuse levels that do not exist, and numbers of blocks that are none."""
-    groups = value.values() if isinstance(value, dict) else (value,)
-    for group in groups:
-        for name, count in (group if isinstance(group, dict) else {group: 1}).items():
-            if (
-                not isinstance(name, str)
-                or isinstance(count, bool)
-                or not isinstance(count, int)
-                or count < 1
-            ):
-                raise ValueError(name)
-            level(name)
+    for group in value.values() if isinstance(value, dict) else (value,):
+        for name, count in (group if isinstance(group, dict) else {str(group): 1}).items():
+            try:
+                level(str(name))
+            except ValueError:
+                raise _wrong(f"expected {LEVELS}", group if name == str(group) else name) from None
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise _wrong(f"expected at least 1 block for {name}", count)
     return value
 
 
-LevelPlan = Annotated[
-    str | dict[str, str | dict[str, int]],
-    BeforeValidator(_readable),
-    Expected(
-        'keep, attention, recompute, offload or "selective 2000" (FLOP per kept byte), or these by group of blocks'
-    ),
-]
+def _wrong(expected: str, found: object) -> PydanticCustomError:
+    return PydanticCustomError("sentence", "{text}", {"text": f"{expected}, found {shown(found)}"})
+
+
+LevelPlan = Annotated[str | dict[str, str | dict[str, int]], BeforeValidator(_readable)]
 
 
 class PlafondConfig(Section):
@@ -122,3 +123,13 @@ class Job:
         parts = [int(part) if part.isdecimal() else part for part in key.split(".")]
         source = Source(self.path, self.lines, self.overrides)
         return source.error(("config", "process", process, *parts), message)
+
+    @contextmanager
+    def placing(self, process: int) -> Iterator[None]:
+        """Give errors about a process's values the file and line that only the job knows."""
+        try:
+            yield
+        except JobError as error:
+            if error.file is not None or error.key is None:
+                raise
+            raise self.error(error.key, error.message, process=process) from error

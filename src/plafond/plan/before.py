@@ -50,10 +50,10 @@ def budgets_of(
         return []
     for error in missing_folders(job):
         raise error
-    ceiling = ceiling_of(vram, gpu, virtual=True) if virtual else _on_gpu(device, vram, gpu)
+    ceiling = ceiling_on(device, vram, gpu)
     budgets = []
-    for process in job.processes:
-        with announced() as step:
+    for index, process in enumerate(job.processes):
+        with announced() as step, job.placing(index):
             plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
         if plan.verdict == "oom" and not force:
             with announced():
@@ -61,11 +61,17 @@ def budgets_of(
             report = text(job, plan, found, [plan.shapes.assumed] if plan.shapes.assumed else [])
             raise DoesNotFitError(f"{report}\n\nNothing was run; --force runs it all the same.")
         say(f"{job.name}: {sentence(plan)}")
-        budgets.append(_budget(plan))
+        budgets.append(budget_of(plan))
     return budgets
 
 
-def _budget(plan: Plan) -> Budget:
+def ceiling_on(device: torch.device, vram: str | None, gpu: str | None) -> Ceiling:
+    """The ceiling that is asked for; on a GPU by default what it has free."""
+    return ceiling_of(vram, gpu, virtual=True) if device.type == "cpu" else _on_gpu(device, vram, gpu)
+
+
+def budget_of(plan: Plan) -> Budget:
+    """What a run may take, by its plan."""
     predicted = {
         str(phase.bucket): phase.summary.allocated_bytes for phase in plan.phases if phase.phase == "train"
     }

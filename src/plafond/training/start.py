@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
-from plafond.errors import JobError, UsageError
+from plafond.errors import UsageError
 from plafond.families import family_for
 from plafond.job.folders import missing_folders
 from plafond.job.schema import Job
@@ -39,24 +38,13 @@ def run_each(
         raise error
     chosen = choose_device(device)
     for index, process in enumerate(job.processes):
-        with _placed(job, index):
+        with job.placing(index):
             family_for(process.model.arch)
     for index, process in enumerate(job.processes):
-        with _placed(job, index):
+        with job.placing(index):
             budget = budgets[index] if budgets else None
             result = train(job, process, device=chosen, fresh=fresh, budget=budget)
         yield result
-
-
-@contextmanager
-def _placed(job: Job, process: int) -> Iterator[None]:
-    """Give errors about a job's values the file and line that only the job knows."""
-    try:
-        yield
-    except JobError as error:
-        if error.file is not None or error.key is None:
-            raise
-        raise job.error(error.key, error.message, process=process) from error
 
 
 def choose_device(name: str) -> torch.device:
