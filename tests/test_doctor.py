@@ -338,7 +338,7 @@ def test_fifty_megabytes_take_seconds() -> None:
     huge = data[: bars[0]] + (many + b"\n") * (50_000_000 // len(many)) + data[bars[1] :]
     started = time.process_time()
     found = diagnose(huge)
-    assert time.process_time() - started < 15
+    assert time.process_time() - started < 10
     assert (found.phase, found.cause) == ("train", "bucket_peak")
 
 

@@ -62,7 +62,7 @@ QUOTES = 6
 def diagnose(data: bytes) -> Diagnosis:
     """Read a whole log and say what happened."""
     log = Log(data)
-    if not log.lower.strip():
+    if not log.data.strip():
         return Diagnosis(
             memory=False, cause="unclear", phase=None, confidence="low", summary=(Said(EMPTY),), failed=False
         )
@@ -182,7 +182,7 @@ def _host(story: Story, hit: Hit, phase: str | None, kind: str, figures: Allocat
         "host": "high",
         "shared_memory": "high",
         "pinned": "high",
-        "killed": "high" if b"out of memory: killed process" in story.log.lower else "medium",
+        "killed": "high" if story.log.last(b"out of memory: killed process") >= 0 else "medium",
         "commit": "medium" if windows else "low",
         "crashed": "medium",
         "segfault": "low",

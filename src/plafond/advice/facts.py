@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plafond.advice.log import Line, Log
 
-HEAD = 2_000_000
+HEAD = 1_000_000
 """Bytes from the start of a log in which settings and versions are looked for."""
 
 _ON = r"['\"]?\s*[:=]\s*['\"]?true\b"
@@ -45,7 +45,7 @@ class Facts:
 
 def facts(log: Log) -> Facts:
     """Read settings, system and versions from a log."""
-    text = log.lower[:HEAD].decode("latin-1")  # one character for each byte
+    text = log.searched[:HEAD].decode("latin-1")  # one character for each byte
     frames, line = _frames(log, text)
     return Facts(
         checkpointing=_switch(text, r"gradient_checkpointing", r"--gradient_checkpointing\b"),
@@ -97,7 +97,7 @@ def _frames(log: Log, text: str) -> tuple[int | None, Line | None]:
     for match in _FRAMES.finditer(text):
         count = max(int(number) for number in re.findall(r"\d+", next(filter(None, match.groups()))))
         if count > most:
-            most, line = count, log.line(match.start())
+            most, line = count, log.line(log.place(match.start()))
     return most or None, line
 
 

@@ -55,10 +55,42 @@ class Log:
                 data = data.decode(name, errors="replace").encode()
         self.data = data.replace(b"\r\n", b"\n")
         self._flat = self.data.replace(b"\r", b"\n")
-        self.lower = self._flat.lower()
+        self.bars: list[tuple[int, bytes]] = []
+        self.searched = self._sift()
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def _sift(self) -> bytes:
+        """Set the states of the training bar apart, of which a long run has a million, and lower the rest's case."""
+        kept, self._begins, self._origins = [], [], []
+        offset = length = 0
+        for text in self._flat.split(b"\n"):
+            if (b"s/it" in text or b"it/s" in text) and _is_training(text):
+                self.bars.append((offset, text))
+                drop = text[-8:].rstrip().endswith(b"]") and b"nan" not in text
+            else:
+                drop = False
+            if not drop:
+                kept.append(text)
+                self._begins.append(length)
+                self._origins.append(offset)
+                length += len(text) + 1
+            offset += len(text) + 1
+        return b"\n".join(kept).lower()
+
+    def place(self, found: int) -> int:
+        """Where a byte of `searched` stands in the log."""
+        index = bisect_right(self._begins, found) - 1
+        return self._origins[index] + found - self._begins[index]
+
+    def _found(self, place: int) -> int:
+        """The first byte of `searched` that does not stand before a byte of the log."""
+        index = bisect_right(self._origins, place) - 1
+        if index < 0:
+            return 0
+        end = self._begins[index + 1] if index + 1 < len(self._begins) else len(self.searched)
+        return min(self._begins[index] + place - self._origins[index], end)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -76,19 +108,25 @@ class Log:
         end = min(len(self._flat), offset + REACH) if end < 0 else end
         return Line(self.number(offset), start, _clean(self._flat[start:end]))
 
-    def find(self, needle: bytes, start: int = 0, end: int | None = None) -> Iterator[int]:
+    def find(self, needle: bytes) -> Iterator[int]:
         """Offsets of a lower-case needle, at most one of each line."""
-        offset = self.lower.find(needle, start, end)
-        while offset >= 0:
-            yield offset
-            following = self._flat.find(b"\n", offset)
+        found = self.searched.find(needle)
+        while found >= 0:
+            yield self.place(found)
+            following = self.searched.find(b"\n", found)
             if following < 0:
                 return
-            offset = self.lower.find(needle, following, end)
+            found = self.searched.find(needle, following)
 
     def last(self, needle: bytes, before: int | None = None) -> int:
         """Offset of the last lower-case needle, -1 when there is none."""
-        return self.lower.rfind(needle, 0, len(self.lower) if before is None else before)
+        end = len(self.searched) if before is None else self._found(before)
+        found = self.searched.rfind(needle, 0, end)
+        return found if found < 0 else self.place(found)
+
+    def part(self, start: int, end: int) -> bytes:
+        """Bytes of the log in lower case, each state of a bar on a line of its own."""
+        return self._flat[start:end].lower()
 
     def around(self, offset: int, before: int, after: int) -> str:
         """The text around a byte as it stands, line by line."""
@@ -108,6 +146,13 @@ class Log:
                 found.append(line)
             offset = line.start - 2 if line.start > 1 else -1
         return found[::-1]
+
+
+def _is_training(bar: bytes) -> bool:
+    """Whether a progress bar is that of the training loop, and not one of many others."""
+    if b"loss" in bar or b"lr:" in bar or b"lr=" in bar:
+        return True
+    return bar[:12].lower().lstrip().startswith((b"steps:", b"step:", b"training", b"epoch"))
 
 
 def _clean(data: bytes) -> str:

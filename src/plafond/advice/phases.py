@@ -190,8 +190,8 @@ def _by_frame(log: Log, offset: int) -> Where | None:
     for phase, pattern in _FRAME_SIGNS:
         found = list(pattern.finditer(text))
         if found:
-            place = log.lower.find(found[-1][0].lower().encode(), start, end)
-            return Where(phase, log.line(max(place, start)), True)
+            place = max(0, log.part(start, end).find(found[-1][0].lower().encode()))
+            return Where(phase, log.line(start + place), True)
     return None
 
 
@@ -199,20 +199,21 @@ def _trace(log: Log, offset: int) -> tuple[int, int]:
     """The traceback that ends in the message, or that follows it at once."""
     head = b"traceback (most recent call last)"
     line = log.line(offset)
-    before = log.lower.rfind(head, max(0, offset - BEFORE), offset)
-    if before >= 0 and _unbroken(log, before, line.start):
-        # the first of a chain: what came after was an answer to it
-        return before, offset
-    after = log.lower.find(head, offset, offset + 3000)
-    if after >= 0:
-        following = log.lower.find(line.text.strip().lower().encode()[-60:], after, after + AFTER)
-        return after, following if following >= 0 else min(len(log), after + AFTER)
-    return -1, -1
+    begin = max(0, offset - BEFORE)
+    before = log.part(begin, offset).rfind(head)
+    if before >= 0 and _unbroken(log, begin + before, line.start):
+        return begin + before, offset
+    after = log.part(offset, offset + 3000).find(head)
+    if after < 0:
+        return -1, -1
+    rest = log.part(offset + after, offset + after + AFTER)
+    again = rest.find(line.text.strip().lower().encode()[-60:])
+    return offset + after, offset + after + (again if again >= 0 else len(rest))
 
 
 def _unbroken(log: Log, start: int, end: int) -> bool:
     """Whether everything from a traceback's head to its message belongs to it: frames are indented or framed."""
-    for raw in log.lower[start:end].split(b"\n")[1:-1]:
+    for raw in log.part(start, end).split(b"\n")[1:-1]:
         text = raw.lstrip(b"\x1b[0123456789;m")
         if (
             text

@@ -9,11 +9,13 @@ from statistics import median
 from plafond.advice.log import Log
 
 _BAR = re.compile(
-    rb"(\d+)/(\d+)\s*\[(?:(\d+) days?, )?([\d:]+)<[^,\]\n\r]*,\s*([\d.]+)\s*(s/it|it/s|s/step|steps?/s)([^\n\r]{0,160})"
+    rb"(\d+)/(\d+)\s*\[(?:(\d+) days?, )?([\d:]+)<[^,\]]*,\s*([\d.]+)\s*(s/it|it/s|s/step|steps?/s)"
 )
-_LOSS = re.compile(rb"loss|\blr\b")
 _STEP_LINE = re.compile(rb"step (\d+)/(\d+)\s[^\n\r]*loss")
 _DEEPSPEED = re.compile(rb"steps?: (\d+) loss: [\d.e-]+ iter time \(s\): ([\d.]+)")
+
+MOST = 50_000
+"""States of a bar that are read; of more, every second, third and so on."""
 
 POINTS = 400
 """A series is thinned to so many points."""
@@ -63,8 +65,10 @@ def steps(log: Log) -> list[Step]:
     """The states of the training bar, in order."""
     found: list[Step] = []
     previous: tuple[int, float] | None = None
-    for match in _BAR.finditer(log.data):
-        if not _is_training(log.data, match):
+    stride = len(log.bars) // MOST + 1
+    for offset, text in (*log.bars[::stride], *log.bars[-1:]):
+        match = _BAR.search(text)
+        if match is None:
             continue
         done, total = int(match[1]), int(match[2])
         elapsed = _elapsed(match[3], match[4])
@@ -77,21 +81,13 @@ def steps(log: Log) -> list[Step]:
         elif previous and done == previous[0] and found:
             continue
         previous = done, elapsed
-        found.append(Step(match.start(), done, total, seconds))
-    for match in _DEEPSPEED.finditer(log.data):
-        found.append(Step(match.start(), int(match[1]), 0, float(match[2])))
+        found.append(Step(offset, done, total, seconds))
+    for match in _DEEPSPEED.finditer(log.searched):
+        found.append(Step(log.place(match.start()), int(match[1]), 0, float(match[2])))
     if not found:
-        for match in _STEP_LINE.finditer(log.data):
-            found.append(Step(match.start(), int(match[1]), int(match[2]), 0.0))
+        for match in _STEP_LINE.finditer(log.searched):
+            found.append(Step(log.place(match.start()), int(match[1]), int(match[2]), 0.0))
     return sorted(found, key=lambda step: step.offset)
-
-
-def _is_training(data: bytes, match: re.Match[bytes]) -> bool:
-    if _LOSS.search(match[7]):
-        return True
-    start = max(data.rfind(b"\n", 0, match.start()), data.rfind(b"\r", 0, match.start())) + 1
-    head = data[max(start, match.start() - 200) : match.start()].lower().lstrip()
-    return head.startswith((b"steps:", b"step:", b"training", b"epoch"))
 
 
 def _elapsed(days: bytes | None, clock: bytes) -> float:

@@ -57,15 +57,14 @@ def known(log: Log, facts: Facts, phase: str | None, *, host: bool) -> tuple[Rel
     for release in releases():
         if phase not in release.phases or release.host != host:
             continue
-        places = [re.search(word.encode(), log.lower) for word in release.words]
+        places = [re.search(word.encode(), log.searched) for word in release.words]
         if not all(places):
             continue
         if release.package is None:
-            return release, log.line(max(place.start() for place in places if place))
+            return release, log.line(log.place(max(place.start() for place in places if place)))
         for package, version in facts.versions:
             if package.removeprefix("py") == release.package and _is(version, release.versions):
-                place = log.lower.find(version.encode())
-                return release, log.line(place)
+                return release, log.line(next(log.find(version.encode())))
     return None
 
 

@@ -212,7 +212,7 @@ def _offsets(log: Log, needle: bytes) -> Iterator[int]:
             break
     else:
         return
-    end = len(log.lower)
+    end = len(log)
     for _ in range(MOST):
         offset = log.last(needle, end)
         if offset <= first[-1]:
@@ -240,6 +240,6 @@ def last_exception(log: Log) -> Hit | None:
 
 def _lines(log: Log, start: int) -> Iterator[tuple[str, int]]:
     offset = start
-    for raw in log.lower[start : start + 200_000].split(b"\n"):
+    for raw in log.part(start, start + 200_000).split(b"\n"):
         yield log.line(offset).text if raw[:1].isalpha() or raw[:1] == b"[" else "", offset
         offset += len(raw) + 1

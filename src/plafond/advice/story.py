@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from plafond.advice.facts import Facts, facts
 from plafond.advice.log import Log
@@ -63,7 +64,8 @@ class Story:
 
     def advanced(self, start: int, end: int) -> int:
         """Steps made between two places."""
-        return len({step.done for step in self.steps if start < step.offset < end})
+        between = [step.done for step in self.steps if start < step.offset < end]
+        return sum(max(0, after - before) for before, after in pairwise(between))
 
     def where(self, offset: int) -> Where | None:
         """The phase at a place."""
@@ -125,5 +127,5 @@ def completed(story: Story) -> bool:
     last = story.steps[-1] if story.steps else None
     if last is not None and 0 < last.total <= last.done:
         return True
-    end = story.log.lower[-4000:]
+    end = story.log.searched[-4000:]
     return any(sentence in end for sentence in _COMPLETED)

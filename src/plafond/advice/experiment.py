@@ -1,0 +1,187 @@
+"""The experiment of turning checkpointing off: one job, one variable, every bucket, one preview."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+import plafond
+from plafond.plan.before import budget_of, ceiling_on
+from plafond.plan.forecast import Forecaster, Plan
+from plafond.training.run_folder import RunFolder
+from plafond.training.start import run_each
+
+SETTINGS = ("true", "auto", "false")
+"""Values of ``train.gradient_checkpointing`` in the order in which they are tried: the safe one first."""
+
+WARM = 2
+"""Steps at the start of which the times are not counted."""
+
+WORTH = 1.05
+"""A setting is recommended over a leaner one when its steps are faster by this factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One setting.
+
+    Args:
+        setting: the value of ``train.gradient_checkpointing``.
+        verdict: of its plan.
+        planned_bytes: device bytes of its plan's peak.
+        left_bytes: what its plan leaves under the ceiling.
+        seconds: median time of a step; None when it did not run to its end.
+        peak_bytes: most allocated bytes in training; None where nobody counts.
+        buckets: buckets that were trained.
+        failure: where it ran out of memory.
+    """
+
+    setting: str
+    verdict: str
+    planned_bytes: int
+    left_bytes: int
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    buckets: tuple[str, ...] = ()
+    failure: str | None = None
+
+    @property
+    def stable(self) -> bool:
+        """Whether it ran to its end."""
+        return self.seconds is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All settings side by side, and what follows.
+
+    Args:
+        trials: in the order of `SETTINGS`; the ones after a failure of the safe setting are missing.
+        cautions: preconditions of the protocol that the job does not meet.
+        recommended: the value to use.
+        why: one sentence.
+    """
+
+    trials: tuple[Trial, ...]
+    cautions: tuple[str, ...]
+    recommended: str
+    why: str
+
+
+def experiment(
+    job: Path,
+    *,
+    device: torch.device,
+    vram: str | None,
+    gpu: str | None,
+    steps: int,
+    overrides: tuple[str, ...] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> Experiment:
+    """Run the job for some steps with each setting; its file and its own run folder are not touched.
+
+    Args:
+        job: the job file.
+        device: where.
+        vram: ``--vram``.
+        gpu: ``--gpu``.
+        steps: so many of each; more when there are more buckets.
+        overrides: ``--set`` of the command line.
+        say: told what is tried.
+    """
+    trials: list[Trial] = []
+    cautions: tuple[str, ...] = ()
+    for setting in SETTINGS:
+        plan = _plan(job, device, vram, gpu, (*overrides, f"train.gradient_checkpointing={setting}"))
+        if not trials:
+            cautions = tuple(_cautions(plan))
+        say(f"gradient_checkpointing: {setting} is tried")
+        trial = _try(job, device, plan, setting, steps, overrides)
+        trials.append(trial)
+        if setting == "true" and not trial.stable:
+            break  # without a stable run there is nothing to compare with
+    recommended, why = _conclusion({trial.setting: trial for trial in trials})
+    return Experiment(trials=tuple(trials), cautions=cautions, recommended=recommended, why=why)
+
+
+def _plan(
+    job: Path, device: torch.device, vram: str | None, gpu: str | None, overrides: tuple[str, ...]
+) -> Plan:
+    process = plafond.load_job(job, overrides=overrides).processes[0]
+    ceiling = ceiling_on(device, vram, gpu)
+    return Forecaster(process, ceiling, virtual=device.type == "cpu").plan()
+
+
+def _cautions(plan: Plan) -> Iterator[str]:
+    """What a careful person would change before the experiment."""
+    train, samples = plan.process.train, plan.process.sample.samples
+    if train.batch_size > 1:
+        yield f"train.batch_size is {train.batch_size}: 1 is the conservative start, with accumulation for the rest"
+    largest = max((item.width * item.height for item in samples), default=0)
+    trained = max((bucket.pixels for bucket in plan.shapes.batches), default=0)
+    if not train.disable_sampling and largest > trained:
+        yield "the previews are larger than what is trained; smaller ones, or none, keep them out of the question"
+    if plan.verdict != "fits":
+        yield "even with checkpointing the job is at its limit; a smaller top bucket makes room for the experiment"
+
+
+def _try(
+    job: Path, device: torch.device, plan: Plan, setting: str, steps: int, overrides: tuple[str, ...]
+) -> Trial:
+    planned = Trial(
+        setting=setting,
+        verdict=plan.verdict,
+        planned_bytes=plan.peak.device_bytes,
+        left_bytes=plan.ceiling.bytes - plan.peak.device_bytes,
+    )
+    if plan.verdict == "oom":
+        return replace(planned, failure=f"not run: the plan says {plan.peak.phase} does not fit")
+    count = max(steps, WARM + 3 * len(plan.shapes.batches))
+    loaded = plafond.load_job(
+        job,
+        overrides=[
+            *overrides,
+            f"train.gradient_checkpointing={setting}",
+            f"train.steps={count}",
+            f"training_folder={Path(plan.process.training_folder) / 'gc-test'}",
+        ],
+    )
+    loaded = replace(loaded, name=f"{loaded.name}-{setting}", processes=loaded.processes[:1])
+    budget = replace(budget_of(plan), recover=False)
+    try:
+        (result,) = run_each(loaded, device=str(device), fresh=True, budgets=[budget])
+    except torch.OutOfMemoryError as error:
+        notes = getattr(error, "__notes__", [])
+        return replace(planned, failure="; ".join(notes) or str(error).splitlines()[0])
+    rows = RunFolder(str(result.folder.parent), result.folder.name).read_metrics()
+    peaks = [row["allocated_peak"] for row in rows if row["allocated_peak"] is not None]
+    return replace(
+        planned,
+        seconds=statistics.median(row["seconds"] for row in rows[WARM:]),
+        peak_bytes=max(peaks) if peaks else None,
+        buckets=tuple(dict.fromkeys(row["bucket"] for row in rows)),
+    )
+
+
+def _conclusion(trials: dict[str, Trial]) -> tuple[str, str]:
+    on, auto, off = (trials.get(setting) for setting in SETTINGS)
+    if on is None or on.seconds is None:
+        return "true", "there is no stable run with checkpointing on; make one first"
+    best, why = "true", "the other settings are not faster"
+    if auto is not None and auto.seconds is not None and on.seconds / auto.seconds >= WORTH:
+        best = "auto"
+        why = f"auto is {on.seconds / auto.seconds - 1:.0%} faster and stays under the ceiling by plan"
+    if off is None or off.seconds is None:
+        return best, f"with checkpointing off it does not run ({off.failure if off else 'not tried'}); {why}"
+    fastest = auto.seconds if best == "auto" and auto is not None and auto.seconds is not None else on.seconds
+    if fastest / off.seconds >= WORTH:
+        gain = on.seconds / off.seconds - 1
+        return (
+            "false",
+            f"off is {gain:.0%} faster than on, ran through every bucket and a preview, and leaves room",
+        )
+    return best, why
