@@ -288,7 +288,8 @@ class Rehearsal:
         parts = self.parts
         if parts.vae is None:
             parts.vae = self.build(lambda: self.family.build_vae(self.source))
-        return parts.vae
+        with host_memory():
+            return parts.vae.to(self.device)  # from where the last preview has put it
 
     def text(self, controls: int) -> TextEmbedding:
         """Stand-ins for the embedding of one prompt with so many control images."""
