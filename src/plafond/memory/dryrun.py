@@ -27,6 +27,7 @@ from plafond.memory.collector import paused
 from plafond.memory.depth import SHALLOW, NotUniform, deepen_segments, shallow_lengths
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
+from plafond.memory.passages import Passages
 from plafond.memory.residence import counting, host_memory, label, move_in, put
 from plafond.memory.standins import (
     PROMPT,
@@ -251,6 +252,20 @@ class Rehearsal:
 
     def _encoders(self, ledger: MetaLedger) -> Any:
         ledger.stage = "loading the text encoders"
+        if self.device != META:
+            return self._load_encoders()
+        return self.parts.passages.lasting("encoders", ledger, self._load_encoders, self._encoders_state)
+
+    def repeated(self, key: Any, ledger: MetaLedger, work: Callable[[], TextEmbedding]) -> TextEmbedding:
+        """What `work` makes without data: done once under `key`, then only counted."""
+        return work() if self.device != META else self.parts.passages.passing(key, ledger, work)
+
+    def _encoders_state(self, encoders: Any) -> Iterator[Tensor]:
+        for module in self.family.text_modules(encoders):
+            yield from module.parameters()
+            yield from module.buffers()
+
+    def _load_encoders(self) -> Any:
         encoders, model = self.encoders, self.process.model
         modules = self.family.text_modules(encoders)
         if model.text_format is not None:
@@ -317,6 +332,7 @@ class Parts:
     vae: nn.Module | None = None
     texts: dict[int, TextEmbedding] = field(default_factory=dict)
     latent_shapes: dict[Bucket, tuple[int, ...]] = field(default_factory=dict)
+    passages: Passages = field(default_factory=Passages)
 
 
 _parts: dict[Any, Parts] = {}
@@ -388,11 +404,14 @@ class _Stage:
 
     def _text(self, size: int) -> TextEmbedding:
         if self.live_text:
-            if self.controls and self.family.sees_controls:
-                return stack([ask_blank(self.family, self.encoders, self.controls) for _ in range(size)])
-            return stack(self.family.encode_text(self.encoders, [PROMPT] * size))
+            return self.rehearsal.repeated(("text", size, self.controls), self.ledger, lambda: self._encode(size))
         text = self.rehearsal.text(self.controls)
         return {name: tensor.expand(size, *tensor.shape) for name, tensor in text.items()}
+
+    def _encode(self, size: int) -> TextEmbedding:
+        if self.controls and self.family.sees_controls:
+            return stack([ask_blank(self.family, self.encoders, self.controls) for _ in range(size)])
+        return stack(self.family.encode_text(self.encoders, [PROMPT] * size))
 
     def _controls(self, size: int, bucket: Bucket) -> TextEmbedding:
         sizes = control_buckets(self.process, self.family, bucket)

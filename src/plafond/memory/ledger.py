@@ -27,8 +27,9 @@ from plafond.model import linear, norm
 _NO_TASK = -1
 _FROM_PYTHON = torch.ops.aten.lift_fresh.default
 """`torch.tensor` and the like: made in main memory, and on a GPU's side only if something carries them there."""
-_OWN = {**linear.OPERATIONS, **norm.OPERATIONS}
-"""Our own operations: they are looked into, so that what they take on the way is counted."""
+_OWN = {id(func): inside for func, inside in {**linear.OPERATIONS, **norm.OPERATIONS}.items()}
+"""Our own operations: they are looked into, so that what they take on the way is counted. Here and in
+`plafond.memory.meta` operations, which torch keeps for ever, are known by their identity: they hash slowly."""
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 
@@ -64,6 +65,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._block: Block | None = None
         self._handled: Block | None = None
         self._frees = 0
+        self._fresh: bool | None = None
         self._backward = False
         self._starts: list[int] = []
         self._ranges: list[tuple[int, Block]] = []
@@ -77,36 +79,45 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _ADD and self._backward and not (kwargs or self.literal) and _sum_of_gradients(args):
             self.run(_ADD_IN_PLACE, args, kwargs)
             return args[0]
-        inside = _OWN.get(func)
+        inside = _OWN.get(id(func))
         if inside is not None:
             with self:
                 return inside(*args, **kwargs)
+        self._fresh = None
         out = self.run(func, args, kwargs)
         self._frees = 0
         if self.host or func is _FROM_PYTHON:
             return out
         block = self._where()
-        if self.counts_flops and (count := flop_registry.get(func._overloadpacket)) is not None:
+        if self.counts_flops and (count := self.operations(func, args, kwargs, out)):
             flops = self.trace.flops
-            flops[block] = flops.get(block, 0) + count(*args, **kwargs, out_val=out)
-        for place, tensor in enumerate((out,) if type(out) is Tensor else tensors_in(out)):
-            if tensor.device.type != self.device_type:
-                continue
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key in self._numbers or any(
-                key == other.untyped_storage()._cdata for other in _inputs(args, kwargs)
-            ):
-                continue
-            owner = block if block is not None else self._owner(args, place)
-            self._allocate(storage, key, self._default_kind(), owner)
+            flops[block] = flops.get(block, 0) + count
+        if self._fresh is not False:
+            for place, tensor in enumerate((out,) if type(out) is Tensor else tensors_in(out)):
+                if tensor.device.type != self.device_type:
+                    continue
+                storage = tensor.untyped_storage()
+                key = storage._cdata
+                if key in self._numbers or (not self._fresh and _lies_in(key, args, kwargs)):
+                    continue
+                owner = block if block is not None else self._owner(args, place)
+                self._allocate(storage, key, self._default_kind(), owner)
         for size in self.hidden(func, args, out):
             self._passing(size, block)
         return out
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing compiles here, and every operation would pass through torch's compiler first
+
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do the operation."""
+        """Do the operation. `_fresh` may say whether its outputs are new storages; None: look."""
         return func(*args, **kwargs)
+
+    def operations(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+        """Floating-point operations of one operation."""
+        count = flop_registry.get(func._overloadpacket)
+        return 0 if count is None else int(count(*args, **kwargs, out_val=out))
 
     def hidden(self, func: Any, args: tuple[Any, ...], out: Any) -> Iterable[int]:
         """Bytes that the operation takes and gives back inside itself, beside its outputs."""
@@ -120,7 +131,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def adopt(self, tensors: Iterable[Tensor], kind: str, block: Block | None = None) -> None:
         """Count tensors that exist already."""
         for tensor in tensors:
-            for inner in _flat(tensor):
+            for inner in flat(tensor):
                 storage = inner.untyped_storage()
                 key = storage._cdata
                 if key in self._numbers:
@@ -136,7 +147,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def release_module(self, module: nn.Module) -> None:
         """Stop counting a module's parameters and buffers: it was moved to main memory."""
         for _, tensor in _state(module):
-            for inner in _flat(tensor):
+            for inner in flat(tensor):
                 key = inner.untyped_storage()._cdata
                 if key in self._numbers:
                     self._free(key)
@@ -144,14 +155,14 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def label(self, tensors: Iterable[Tensor], kind: str) -> None:
         """Say what counted tensors are; others are passed over."""
         for tensor in tensors:
-            for inner in _flat(tensor):
+            for inner in flat(tensor):
                 number = self._numbers.get(inner.untyped_storage()._cdata)
                 if number is not None:
                     self.trace.kinds[number] = kind
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` is counted."""
-        return all(inner.untyped_storage()._cdata in self._numbers for inner in _flat(tensor))
+        return all(inner.untyped_storage()._cdata in self._numbers for inner in flat(tensor))
 
     def reserve(self, size: int, kind: str = "temporaries") -> None:
         """Count bytes that stay and belong to no tensor, such as a library's workspace."""
@@ -191,6 +202,30 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+
+    # ------------------------------------------------------------------------------------------------ repeated work
+
+    def number(self, tensor: Tensor) -> int | None:
+        """Which allocation a tensor is; None when it is not counted."""
+        return self._numbers.get(tensor.untyped_storage()._cdata)
+
+    def followed(self) -> set[int]:
+        """The allocations that tensors hold."""
+        return set(self._numbers.values())
+
+    def follow(self, tensor: Tensor, number: int) -> None:
+        """Take a tensor for allocation `number`."""
+        storage = tensor.untyped_storage()
+        self._follow(storage, storage._cdata, number)
+
+    def handled(self) -> Block | None:
+        """The block that an operation would now count for."""
+        block = self._where()
+        return block if block is not None else self._owner((), 0)
+
+    def handle(self, block: Block) -> None:
+        """Say which block was handled last."""
+        self._handled = block
 
     # ------------------------------------------------------------------------------------------------ where
 
@@ -270,6 +305,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if size == 0:
             return
         number = self._note(size, kind, owner)
+        self._follow(storage, key, number)
+        self.trace.events.append(Event(number, True, self.stage, owner))
+        self.live += size
+        self.grown(size)
+
+    def _follow(self, storage: Any, key: int, number: int) -> None:
+        """Note when a storage dies that is allocation `number`."""
         self._numbers[key] = number
         ledger = weakref.ref(self)
 
@@ -279,9 +321,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 alive._free(key)
 
         self._references[key] = weakref.ref(storage, died)
-        self.trace.events.append(Event(number, True, self.stage, owner))
-        self.live += size
-        self.grown(size)
 
     def _free(self, key: int) -> None:
         number = self._numbers.pop(key)
@@ -357,11 +396,11 @@ def _state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_buffers()
 
 
-def _flat(tensor: Tensor) -> Iterator[Tensor]:
+def flat(tensor: Tensor) -> Iterator[Tensor]:
     """The plain tensors inside a tensor subclass; a plain tensor itself."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _flat(getattr(tensor, name))
+            yield from flat(getattr(tensor, name))
     else:
         yield tensor
 
@@ -369,12 +408,12 @@ def _flat(tensor: Tensor) -> Iterator[Tensor]:
 def tensors_in(out: Any) -> Iterator[Tensor]:
     """The plain tensors in what an operation takes or gives."""
     if isinstance(out, Tensor):
-        yield from _flat(out)
+        yield from flat(out)
     elif isinstance(out, (list, tuple)):
         for item in out:
             yield from tensors_in(item)
 
 
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    yield from tensors_in(args)
-    yield from tensors_in(tuple(kwargs.values()))
+def _lies_in(key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a storage is that of an input."""
+    return any(key == tensor.untyped_storage()._cdata for tensor in tensors_in((*args, *kwargs.values())))
