@@ -13,6 +13,7 @@ from plafond.cli.check import check
 from plafond.cli.demo import demo
 from plafond.cli.doctor import doctor
 from plafond.cli.fit import fit
+from plafond.cli.gc_test import gc_test
 from plafond.cli.gpus import gpus
 from plafond.cli.models import models
 from plafond.cli.plan import plan
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (plan, fit, train, doctor, check, demo, models, gpus, calibrate, schema):
     app.command()(command)
+app.command("gc-test")(gc_test)
 
 
 @app.callback()

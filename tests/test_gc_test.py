@@ -1,0 +1,62 @@
+"""``plafond gc-test``: what it tries, what it recommends, and that it leaves the job alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from conftest import JobMaker
+from plafond.advice.experiment import Trial, _conclusion
+from plafond.cli import app
+
+
+def trial(setting: str, seconds: float | None) -> Trial:
+    """A trial of which only the time matters."""
+    return Trial(
+        setting=setting,
+        verdict="fits",
+        planned_bytes=1,
+        left_bytes=1,
+        seconds=seconds,
+        failure=None if seconds else "at step 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("on", "auto", "off", "expected"),
+    [
+        (2.0, 1.9, 1.0, "false"),
+        (2.0, 1.5, None, "auto"),
+        (2.0, 1.5, 1.48, "auto"),
+        (2.0, 2.0, None, "true"),
+        (2.0, 1.99, 1.98, "true"),
+        (None, None, None, "true"),
+    ],
+)
+def test_the_recommendation(on: float | None, auto: float | None, off: float | None, expected: str) -> None:
+    times = {"true": on, "auto": auto, "false": off}
+    assert _conclusion({name: trial(name, seconds) for name, seconds in times.items()})[0] == expected
+
+
+def test_ceilings_dictate_what_is_tried(make_job: JobMaker) -> None:
+    job = make_job(train={"steps": 4})
+    before = job.read_bytes()
+    command = ("gc-test", str(job), "--device", "cpu", "--steps", "4", "--json")
+    result = CliRunner().invoke(app, [*command, "--vram", "200MB"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert [one["setting"] for one in found["trials"]] == ["true", "auto", "false"]
+    assert all(one["seconds"] > 0 for one in found["trials"])
+    on, _, off = found["trials"]
+    assert on["peak_bytes"] < off["peak_bytes"] <= off["planned_bytes"]
+
+    between = (on["planned_bytes"] + off["planned_bytes"]) // 2
+    result = CliRunner().invoke(app, [*command, "--vram", f"{between}B"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["trials"][-1]["seconds"] is None
+    assert "not run" in found["trials"][-1]["failure"]
+    assert found["recommended"] in ("true", "auto")
+    assert job.read_bytes() == before
