@@ -17,6 +17,7 @@ import pytest
 from babel.messages.extract import extract_from_dir
 
 import plafond.advice
+from conftest import JobMaker
 from job_files import JOB
 from plafond.advice import language, regressions, sentences
 from plafond.advice.allocation import read
@@ -387,3 +388,48 @@ def test_a_job_without_a_failure_gets_the_guide_s_answer(tmp_path: Path) -> None
     done = doctor(job, "--log", LOGS / "fine_completed.log", "--json", "--lang", "en")
     summary = json.loads(done.stdout)["summary"]
     assert summary.startswith("Nothing failed") and "checkpointing never changes quality" in summary
+
+
+def test_with_a_job_the_plan_is_asked_and_remedies_get_bytes(make_job: JobMaker) -> None:
+    job = make_job(train={"gradient_checkpointing": False, "batch_size": 1, "optimizer": "adamw8bit"})
+    options = ("--log", LOGS / "train_plafond.log", "--device", "cpu", "--json", "--lang", "en")
+    done = doctor(job, *options, "--vram", "2MB")
+    assert done.returncode == 0, done.stderr.decode()[-1500:]
+    small = json.loads(done.stdout)
+    jsonschema.validate(small, SCHEMA)
+    assert "plan" in small["summary"] and small["cause"] == "does_not_fit"
+    first = small["remedies"][0]
+    assert first["id"] == "checkpointing_on" and first["saves_bytes"] > 0
+    assert first["change"] == {"train.gradient_checkpointing": [False, True]}
+    # what the job has taken is not advised again
+    assert not {"smaller_batch", "eight_bit_optimizer", "smaller_rank"} & {
+        one["id"] for one in small["remedies"]
+    }
+    # the card's own message gives the ceiling
+    large = json.loads(doctor(job, *options).stdout)
+    assert "the job fits" in large["summary"] and large["confidence"] == "medium"
+    assert "of 23.5 GiB" in large["summary"]
+
+
+def test_without_any_ceiling_remedies_still_name_their_change(make_job: JobMaker) -> None:
+    job = make_job(train={"batch_size": 4, "gradient_checkpointing": True})
+    done = doctor(job, "--log", LOGS / "train_aitk_three_times.log", "--json")
+    found = {remedy["id"]: remedy for remedy in json.loads(done.stdout)["remedies"]}
+    assert "checkpointing_on" not in found
+    assert found["smaller_batch"]["change"]["train.batch_size"] == [4, 2]
+    assert found["smaller_batch"]["saves_bytes"] is None
+
+
+def test_a_problem_that_is_not_memory_is_not_planned(make_job: JobMaker) -> None:
+    done = doctor(make_job(), "--log", LOGS / "other_dtype.log", "--vram", "2MB", "--device", "cpu", "--json")
+    assert json.loads(done.stdout)["cause"] == "not_memory"
+
+
+def test_a_job_s_own_log_is_the_default(make_job: JobMaker, tmp_path: Path) -> None:
+    job = make_job()
+    done = doctor(job)
+    assert done.returncode == 2 and b"name it with --log FILE" in done.stderr
+    folder = tmp_path / "out" / "micro"
+    folder.mkdir(parents=True)
+    (folder / "log.txt").write_bytes(of("other_disk_full"))
+    assert json.loads(doctor(job, "--json").stdout)["evidence"][0]["text"].startswith("OSError: [Errno 28]")

@@ -1,17 +1,18 @@
-"""A diagnosis held against plafond's own plan of the job: does the plan agree, and what would each change save."""
+"""A diagnosis held against the job that was run: what is left to change in it, and what plafond's own plan says."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from plafond.advice.diagnosis import Advice, Diagnosis
 from plafond.advice.language import Said, Size
-from plafond.advice.sentences import AGREES, ELSEWHERE, FITS, PHASES
+from plafond.advice.sentences import AGREES, ELSEWHERE, FITS, PHASES, WHY
+from plafond.job.schema import ProcessConfig
+from plafond.plan.changes import change_of
 from plafond.plan.forecast import Phase, Plan
-from plafond.plan.remedies import remedies
-
-OUTSIDE = ("free_other_process", "more_host_ram", "cap_below_spill", "update_or_pin", "not_memory")
-"""Remedies that are no change to a job."""
+from plafond.plan.remedies import Remedy, remedies
+from plafond.plan.rungs import ladder
 
 ON_THE_CARD = (
     "does_not_fit",
@@ -22,64 +23,88 @@ ON_THE_CARD = (
     "other_process",
     "spill",
 )
+"""Causes that a plan of the card's memory can confirm or not."""
 
-MEASURED = frozenset(
+IN_A_JOB = frozenset(
     {
         "checkpointing_on",
+        "leaner_plan",
         "smaller_batch",
         "cache_text_unload_te",
         "cheaper_preview",
+        "stream_blocks",
+        "quantize",
+        "quantize_te",
         "eight_bit_optimizer",
         "drop_top_bucket",
         "smaller_rank",
     }
 )
-"""Remedies that a plan tries itself: when it does not name one, that one saves nothing in this job."""
+"""Remedies that are rungs of a job's ladder; those that the job has taken are not on it any more."""
 
 PLANNED_AS = {"quantize": "load"}
 """Phases of a log that a plan counts under another name."""
 
 
-def checked(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
-    """Add the plan's word: whether it agrees, and bytes for each remedy.
+def for_job(diagnosis: Diagnosis, process: ProcessConfig, plan: Plan | None) -> Diagnosis:
+    """Fit a diagnosis to the job: what it has done already goes, the rest gets its change and its saving.
 
     Args:
         diagnosis: what the log says.
-        plan: the same job under the ceiling that it ran under.
+        process: the job's process.
+        plan: its plan under the ceiling that it ran under; None when that is not known.
     """
-    if diagnosis.cause not in ON_THE_CARD:
-        return diagnosis
+    if diagnosis.cause in ON_THE_CARD and plan is not None:
+        diagnosis = _checked(diagnosis, plan)
+    advised = {advice.id for advice in diagnosis.remedies}
+    if diagnosis.phase == "train" and advised & IN_A_JOB:
+        advised.add("leaner_plan")
+    found = {} if plan is None else {remedy.id: remedy for remedy in remedies(plan, only=advised)}
+    fitted = _fitted(diagnosis, process, found)
+    leaner = found.get("leaner_plan")
+    if leaner is not None and "checkpointing_on" not in {advice.id for advice in fitted}:
+        fitted = _inserted(fitted, leaner)
+    return replace(diagnosis, remedies=fitted)
+
+
+def _checked(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
+    """Add the plan's word, and be as sure as it allows."""
     phase = PLANNED_AS.get(diagnosis.phase or "", diagnosis.phase)
-    same = next((found for found in plan.phases if found.phase == phase and not found.fits), None)
-    if plan.verdict != "oom":
-        said = _said(FITS, plan.peak, plan)
-        lowered = replace(diagnosis, confidence="low" if diagnosis.confidence == "low" else "medium")
-        diagnosis = lowered if diagnosis.cause in ("does_not_fit", "bucket_peak") else diagnosis
-    elif same is not None:
-        said = _said(AGREES, same, plan)
-        diagnosis = replace(diagnosis, confidence="high")
+    over = [found for found in plan.phases if not found.fits]
+    same = next((found for found in over if found.phase == phase), None)
+    if same is not None:
+        diagnosis, said = replace(diagnosis, confidence="high"), _said(AGREES, same, plan)
+    elif over:
+        said = _said(ELSEWHERE, over[0], plan)
     else:
-        said = _said(ELSEWHERE, next(found for found in plan.phases if not found.fits), plan)
-    return replace(
-        diagnosis,
-        summary=(*diagnosis.summary, said),
-        remedies=_measured(diagnosis.remedies, plan),
-    )
+        said = _said(FITS, plan.peak, plan)
+        if diagnosis.confidence == "high" and diagnosis.cause in ("does_not_fit", "bucket_peak"):
+            diagnosis = replace(diagnosis, confidence="medium")
+    return replace(diagnosis, summary=(*diagnosis.summary, said))
 
 
 def _said(text: str, phase: Phase, plan: Plan) -> Said:
-    values = {"needs": Size(phase.device_bytes), "ceiling": Size(plan.ceiling.bytes)}
-    return Said(text, {"phase": Said(PHASES[phase.phase]), **values})
+    sizes = {"needs": Size(phase.device_bytes), "ceiling": Size(plan.ceiling.bytes)}
+    return Said(text, {"phase": Said(PHASES[phase.phase]), **sizes})
 
 
-def _measured(advice: tuple[Advice, ...], plan: Plan) -> tuple[Advice, ...]:
-    """The same remedies with their changes and savings; those that save nothing go."""
-    found = {remedy.id: remedy for remedy in remedies(plan)}
-    kept = []
-    for one in advice:
-        remedy = found.get(one.id)
-        if remedy is not None:
-            kept.append(replace(one, change=remedy.change, saves_bytes=remedy.saves_bytes))
-        elif one.id not in MEASURED or plan.verdict != "oom":
-            kept.append(one)
-    return tuple(kept)
+def _fitted(diagnosis: Diagnosis, process: ProcessConfig, found: Mapping[str, Remedy]) -> tuple[Advice, ...]:
+    rungs = {rung.id: rung for rung in ladder(process)}
+    fitted = []
+    for advice in diagnosis.remedies:
+        pictures_of_the_vae = advice.id == "smaller_batch" and diagnosis.phase == "cache_latents"
+        if advice.id not in IN_A_JOB or pictures_of_the_vae:
+            fitted.append(advice)
+        elif remedy := found.get(advice.id):
+            fitted.append(replace(advice, change=remedy.change, saves_bytes=remedy.saves_bytes))
+        elif rung := rungs.get(advice.id):
+            fitted.append(replace(advice, change=change_of(process, rung.options[0].values)))
+    return tuple(fitted)
+
+
+def _inserted(advice: tuple[Advice, ...], leaner: Remedy) -> tuple[Advice, ...]:
+    """With a leaner plan before all else that can be changed in the job."""
+    place = next((index for index, one in enumerate(advice) if one.id in IN_A_JOB), len(advice))
+    why = Said(WHY["leaner_plan"])
+    new = Advice(id="leaner_plan", why=why, change=leaner.change, saves_bytes=leaner.saves_bytes)
+    return (*advice[:place], new, *advice[place:])

@@ -93,15 +93,17 @@ def _with_job(found: Diagnosis, job: Job, vram: str | None, gpu: str | None, *, 
         return replace(found, summary=(*found.summary, Said(WEAK_SAMPLES)))
     if not found.memory:
         return found
-    if vram is None and gpu is None:
-        if found.total is None:
-            return found
-        vram = f"{found.total}B"  # the card's size, by its own message
-    from plafond.advice.against_plan import checked
+    from plafond.advice.against_plan import ON_THE_CARD, for_job
+    from plafond.memory.gpus import GIB
     from plafond.plan.forecast import Forecaster
     from plafond.plan.terminal import announced, ceiling_of
 
+    process = job.processes[0]
+    if vram is None and gpu is None and found.total is not None and found.total >= GIB:
+        vram = f"{found.total}B"  # the card's size, by its own message
+    if found.cause not in ON_THE_CARD or (vram is None and gpu is None):
+        return for_job(found, process, None)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
     with announced() as step:
-        plan = Forecaster(job.processes[0], ceiling, virtual=virtual, step=step).plan()
-        return checked(found, plan)
+        plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
+        return for_job(found, process, plan)

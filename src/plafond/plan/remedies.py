@@ -5,7 +5,7 @@ Each remedy is planned again, so its saving is as true as the plan itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from plafond.plan.changes import Change, Values, change_of, changed
@@ -40,18 +40,18 @@ class Remedy:
     why: str
 
 
-def remedies(plan: Plan) -> tuple[Remedy, ...]:
-    """Every rung of the ladder that makes the job's peak smaller."""
-    return tuple(each_remedy(plan))
+def remedies(plan: Plan, only: Container[str] | None = None) -> tuple[Remedy, ...]:
+    """Every rung of the ladder that makes the job's peak smaller, or of those that `only` names."""
+    return tuple(each_remedy(plan, only))
 
 
-def each_remedy(plan: Plan) -> Iterator[Remedy]:
+def each_remedy(plan: Plan, only: Container[str] | None = None) -> Iterator[Remedy]:
     """The same one by one: each takes dry runs of its own.
 
     Of a rung's options it is the mildest that fits or, when none does, the strongest.
     """
     for rung in ladder(plan.process):
-        if plan.peak.phase not in rung.phases:
+        if plan.peak.phase not in rung.phases or (only is not None and rung.id not in only):
             continue
         *milder, strongest = rung.options
         option, other = strongest, planned_again(plan, rung, strongest.values)
