@@ -50,6 +50,7 @@ class FamilyChecks:
         options: how the pipeline is asked for one conditional prediction.
         scale: the pipeline's name for the guidance scale of previews.
         encoder_parameters: of the published text encoders.
+        every_phase: plans are exact in all phases, not only while training.
     """
 
     arch: ClassVar[str]
@@ -57,6 +58,7 @@ class FamilyChecks:
     options: ClassVar[dict[str, Any]]
     scale: ClassVar[str] = "guidance_scale"
     encoder_parameters: ClassVar[int]
+    every_phase: ClassVar[bool] = True
     checkpoint: Path
     captions: Path
 
@@ -214,6 +216,8 @@ class FamilyChecks:
         assert measured.keys() == predicted.keys()
         assert all(measured[bucket] <= predicted[bucket] for bucket in measured)
         assert max(predicted.values()) - max(measured.values()) <= 4096
+        if not self.every_phase:
+            return
         assert _completes(path, plan.peak.device_bytes, overrides)
         assert not _completes(path, plan.peak.device_bytes - 16384, overrides)
 

@@ -167,7 +167,7 @@ class Rehearsal:
 
         def phase(ledger: MetaLedger, stage: _Stage) -> None:
             stage.load()
-            stage.step(1, shape, small, 1)
+            stage.step(1, shape, small, 1, controls=False)
             ledger.stage = "preview"
             ledger.mark()
             stage.preview(item.model_copy(update={"sample_steps": min(PREVIEW_STEPS, item.sample_steps)}))
@@ -181,7 +181,7 @@ class Rehearsal:
 
         def phase(ledger: MetaLedger, stage: _Stage) -> None:
             stage.load()
-            stage.step(1, shape, small, 1)
+            stage.step(1, shape, small, 1, controls=False)
             ledger.mark()
             ledger.stage = "saving"
             stage.save()
@@ -384,8 +384,10 @@ class _Stage:
             Activations(default=self.plan),
         )
 
-    def step(self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int) -> None:
-        """What the loop does for one step."""
+    def step(
+        self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int, *, controls: bool = True
+    ) -> None:
+        """What the loop does for one step; without control images where only the optimizer's state matters."""
         count = min(MICROS, self.process.train.gradient_accumulation)
         items = tuple(item_of(self.process, bucket) for _ in range(size))
         micros = []
@@ -393,7 +395,9 @@ class _Stage:
             with host_memory():
                 latents = unfilled(size, *shape, dtype=self.rehearsal.dtype)
             batch = Batch(index, 0, bucket, items)
-            text = {**self._text(size), **self._controls(size, bucket)}
+            text = self._text(size)
+            if controls:
+                text.update(self._controls(size, bucket))
             micros.append(
                 MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
             )
