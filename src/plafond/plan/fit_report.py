@@ -10,7 +10,7 @@ from typing import Any
 from plafond.memory.gpus import gib
 from plafond.plan.fit import Fitted
 from plafond.plan.forecast import Plan
-from plafond.plan.report import beside, changes, sentence
+from plafond.plan.report import beside, changes, sentence, wrapped
 from plafond.plan.search import Step
 
 
@@ -21,16 +21,18 @@ def text(fitted: Fitted, written: Path | None) -> str:
         fitted: what was found.
         written: the file that the changed job went to, if it was written.
     """
-    before, after = (_verdicts(fitted, plans) for plans in (fitted.before, fitted.after))
-    lines = [f"{fitted.job.name}: ceiling {fitted.before[0].ceiling.description}", *before]
+    before, after = (_verdicts(plans) for plans in (fitted.before, fitted.after))
+    head = f"{fitted.job.name}: ceiling {fitted.before[0].ceiling.description}"
+    lines = [*wrapped(head), *before]
     if fitted.steps and fitted.fits:
         lines += ["", diff(fitted, written), "", "What each change saves, and how long steps take with it:"]
         lines += [line for step in fitted.steps for line in _step_lines(fitted, step)]
         lines += ["", *after]
     elif fitted.steps:
         ids = ", ".join(dict.fromkeys(step.id for step in fitted.steps))
-        lines += ["", f"What is allowed is not enough ({ids}):", *after]
-    lines += [*fitted.missing, *([fitted.faster] if fitted.faster else [])]
+        lines += ["", *wrapped(f"What is allowed is not enough ({ids}):"), *after]
+    for part in (*fitted.missing, fitted.faster):
+        lines += wrapped(part)
     if written is not None:
         lines += [f"Written to {written}."]
     elif fitted.fits:
@@ -46,12 +48,12 @@ def diff(fitted: Fitted, written: Path | None) -> str:
     return "\n".join(difflib.unified_diff(old, new, name, target, n=1, lineterm=""))
 
 
-def _verdicts(fitted: Fitted, plans: tuple[Plan, ...]) -> list[str]:
-    several = len(plans) > 1
-    return [
-        f"process {index}: {sentence(plan)}" if several else sentence(plan)
-        for index, plan in enumerate(plans)
-    ]
+def _verdicts(plans: tuple[Plan, ...]) -> list[str]:
+    found = []
+    for index, plan in enumerate(plans):
+        where = f"process {index}: " if len(plans) > 1 else ""
+        found += wrapped(where + sentence(plan))
+    return found
 
 
 def _step_lines(fitted: Fitted, step: Step) -> list[str]:

@@ -39,17 +39,16 @@ FAILS = {
 def text(job: Job, plan: Plan, found: Sequence[Remedy], warnings: Sequence[str]) -> str:
     """The whole report, without colours."""
     head = f"{job.name}: {plan.process.model.name_or_path}, ceiling {plan.ceiling.description}"
-    lines = [
-        line for part in (head, *(f"note: {warning}" for warning in warnings)) for line in _wrapped(part)
-    ]
-    lines += ["", *_table(plan), "", *_wrapped(sentence(plan))]
+    lines = [line for part in (head, *(f"note: {warning}" for warning in warnings)) for line in wrapped(part)]
+    lines += ["", *_table(plan), "", *wrapped(sentence(plan))]
     if found:
         lines += ["", "What to change, cheapest first (each planned anew, alone):"]
         lines += [line for remedy in found for line in remedy_lines(remedy)]
     return "\n".join(lines)
 
 
-def _wrapped(text: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
+    """The lines of a paragraph."""
     return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
