@@ -11,6 +11,7 @@ import plafond
 from plafond.cli.calibrate import calibrate
 from plafond.cli.check import check
 from plafond.cli.demo import demo
+from plafond.cli.diff import diff
 from plafond.cli.doctor import doctor
 from plafond.cli.fit import fit
 from plafond.cli.gc_test import gc_test
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (plan, fit, train, doctor, check, demo, models, gpus, calibrate, schema):
+for command in (plan, fit, diff, train, doctor, check, demo, models, gpus, calibrate, schema):
     app.command()(command)
 app.command("gc-test")(gc_test)
 

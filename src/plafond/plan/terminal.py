@@ -10,9 +10,13 @@ import platformdirs
 
 from plafond.errors import UsageError
 from plafond.memory.calibration import with_overhead
-from plafond.memory.gpus import Ceiling, ceiling_for, gib, parse_size
+from plafond.memory.gpus import Ceiling, ceiling_for, context_overhead, gib, parse_size
 from plafond.plan.report import NAMES
 from plafond.training.chatter import to_log
+
+
+NO_LIMIT = 2**60
+"""Bytes that no device has."""
 
 
 def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool, device: str | None = None) -> Ceiling:
@@ -33,6 +37,11 @@ def ceiling_of(vram: str | None, gpu: str | None, *, virtual: bool, device: str 
     ceiling = ceiling_for(vram, gpu)
     named = ceiling.gpu or device
     return ceiling if virtual or named is None else with_overhead(ceiling, named)
+
+
+def no_ceiling(*, virtual: bool) -> Ceiling:
+    """For plans that nothing limits."""
+    return Ceiling(NO_LIMIT, 0 if virtual else context_overhead(), "no ceiling", None)
 
 
 def is_virtual(device: str) -> bool:
