@@ -318,6 +318,30 @@ def test_random_cuts_of_logs_are_read_too() -> None:
         jsonschema.validate(as_json(diagnose(data[start:end]), speaker("en")), SCHEMA)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"ImportError: no xformers, going on\nsteps:  3%|#  | 3/100 [00:03<00:00, 1.0s/it, avr_loss=0.1]\n",
+        b"dlerror: cannot open shared object file: No such file or directory\n2/2 [00:03<00:00, 1.0s/it, loss=0.1]\n",
+        b'{"OOMKilled": false}\n100/100 [01:00<00:00, 1.0s/it, loss=0.1]\n',
+        b"I ran out of memory of what I did\n",
+        b"Epoch 1, code step 137/2000\n" * 3,
+    ],
+)
+def test_notes_are_not_failures(data: bytes) -> None:
+    found = diagnose(data)
+    assert not found.memory and not found.failed
+
+
+def test_the_end_of_a_log_is_enough() -> None:
+    found = diagnose(
+        b"RuntimeError: MPS backend out of memory (MPS allocated: 25.00 GB). Tried to allocate 2.00 GB\n"
+    )
+    assert found.memory and found.cause == "does_not_fit"
+    found = diagnose(b"some lines\nRuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling x\n")
+    assert not found.memory and found.cause == "not_memory" and found.confidence == "medium"
+
+
 def test_windows_logs_say_the_same() -> None:
     for name in ("train_spill_windows", "latents_windows_commit", "quantize_bare_pinned"):
         shown = of(name).decode()

@@ -11,6 +11,9 @@ from plafond.advice.log import Line, Log
 MOST = 200
 """Occurrences of one sentence that are looked at, from the start and from the end of a log."""
 
+TAIL = 30
+"""Last lines in which an exception without a traceback counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sign:
@@ -226,10 +229,13 @@ def _matches(sign: Sign, line: Line) -> bool:
 
 
 def last_exception(log: Log) -> Hit | None:
-    """The last line that ends a traceback, whatever its exception."""
+    """The last line that ends a traceback, whatever its exception; without one, an exception among the last lines."""
     start = log.last(b"traceback (most recent call last)")
     if start < 0:
-        return None
+        # only the end of a log was kept
+        newest = log.bars[-1][0] if log.bars else -1
+        ends = [line for line in log.tail(TAIL) if line.start > newest and _ERROR.match(line.text)]
+        return Hit("error", ends[-1].start, ends[-1]) if ends else None
     found = None
     for text, offset in _lines(log, start):
         match = _ERROR.match(text)

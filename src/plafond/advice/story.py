@@ -116,7 +116,9 @@ def other_failure(story: Story) -> Hit | None:
         if same or near:
             return (same or near)[-1]
         return error
-    ends = [hit for hit in signs if story.advanced(hit.offset, len(story.log)) < RECOVERED]
+    # outside a traceback a sentence may be a mere note: then the run went on
+    after = story.steps[-1].offset if story.steps else -1
+    ends = [hit for hit in signs if hit.offset > after]
     if ends and not finished:
         return ends[-1]
     return nan
