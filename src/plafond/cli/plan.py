@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 import plafond
-from plafond.errors import UsageError
 
 
 def plan(
@@ -25,11 +24,17 @@ def plan(
             "--set", metavar="KEY=VALUE", help="Change a setting, as train.batch_size=1; repeatable."
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the plan.")] = None,
+    frontier: Annotated[
+        bool, typer.Option("--frontier", help="Show what other activation plans take and how fast they are.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the plan, or the frontier.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Unknown keys are errors.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what VRAM each phase will take and whether it fits; exit code 3 when it does not."""
+    from plafond.plan import frontier as front
     from plafond.plan.forecast import Forecaster
     from plafond.plan.remedies import remedies
     from plafond.plan.report import as_json, text
@@ -40,16 +45,25 @@ def plan(
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
     for index, process in enumerate(loaded.processes):
         with announced() as step, loaded.placing(index):
-            found = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
+            forecaster = Forecaster(process, ceiling, virtual=virtual, step=step)
+            found = forecaster.plan()
             help_ = () if found.verdict == "fits" else remedies(found)
+            line = front.frontier_of(forecaster, found) if frontier else None
         warnings = [*loaded.warnings, *([found.shapes.assumed] if found.shapes.assumed else [])]
         if json_:
-            typer.echo(json.dumps(as_json(loaded, found, help_, warnings), indent=1))
+            answer = as_json(loaded, found, help_, warnings)
+            answer |= {"frontier": front.as_json(line)} if line else {}
+            typer.echo(json.dumps(answer, indent=1))
         else:
             typer.echo(text(loaded, found, help_, warnings))
+            if line is not None:
+                typer.echo(f"\n{front.text(line)}")
         if plot is not None:
-            from plafond.plan.plot import draw
+            from plafond.plan.plot import draw, draw_frontier
 
-            draw(plot, found, loaded.name)
+            if line is None:
+                draw(plot, found, loaded.name)
+            else:
+                draw_frontier(plot, line, loaded.name)
         if found.verdict == "oom":
             raise typer.Exit(3)

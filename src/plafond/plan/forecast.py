@@ -266,10 +266,14 @@ class Forecaster:
         """Device bytes of training under one plan of a ladder."""
         return self._device_bytes(self._summary("train", bucket, batch, None, ladder.plan(rung)))
 
+    def fastest_rung(self, ladder: Ladder, bucket: Bucket, batch: int) -> int:
+        """The highest rung of a ladder that fits, or the lowest when none does."""
+        limit = self.ceiling.bytes - margin(self.ceiling, virtual=self.virtual)
+        return fastest(ladder, lambda rung: self.rung_bytes(ladder, rung, bucket, batch), limit)
+
     def _solve(self, bucket: Bucket, batch: int) -> Chosen:
         ladder = self.ladder(bucket, batch)
-        limit = self.ceiling.bytes - margin(self.ceiling, virtual=self.virtual)
-        rung = fastest(ladder, lambda rung: self.rung_bytes(ladder, rung, bucket, batch), limit)
+        rung = self.fastest_rung(ladder, bucket, batch)
         return Chosen(plan=ladder.plan(rung), slowdown=ladder.slowdown(rung), leanest=ladder.slowdown(0))
 
     @cached_property
@@ -297,7 +301,14 @@ class Forecaster:
             "phase": name,
             "bucket": str(bucket),
             "batch": batch,
-            "item": item and (item.width, item.height, item.guidance_scale > 1, item.sample_steps > 1, item.control_images),
+            "item": item
+            and (
+                item.width,
+                item.height,
+                item.guidance_scale > 1,
+                item.sample_steps > 1,
+                item.control_images,
+            ),
             "train": train,
             "network": self.process.network and self.process.network.model_dump(mode="json"),
             "model": self.process.model.model_dump(mode="json"),

@@ -1,10 +1,12 @@
-"""A plan as a picture: what each phase takes, by kind, and the way through one step, under the ceiling."""
+"""A plan as a picture: what each phase takes, by kind, and the way through one step, under the ceiling;
+and the frontier."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from plafond.plan.forecast import STAYING, Plan
+from plafond.plan.frontier import Frontier
 from plafond.plan.report import NAMES
 
 COLOURS = {
@@ -67,6 +69,45 @@ def draw(target: Path, plan: Plan, title: str) -> None:
     step.set_title(f"training at {train.bucket}, batch {train.batch}")
     for axes in (phases, step):
         axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(target, format="png")
+    pyplot.close(figure)
+
+
+def draw_frontier(target: Path, frontier: Frontier, title: str) -> None:
+    """Write a PNG of memory against speed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5), dpi=110)
+    sizes = [stop.device_bytes / GIB for stop in frontier.stops]
+    times = [stop.step_time for stop in frontier.stops]
+    axes.plot(sizes, times, color=COLOURS["activations"], marker="o", markersize=4)
+    axes.axvline(frontier.limit / GIB, color="#b91c1c", linewidth=1.5)
+    axes.text(
+        frontier.limit / GIB,
+        0.98,
+        f" {frontier.limit / GIB:.2f} GiB may be taken",
+        color="#b91c1c",
+        va="top",
+        transform=axes.get_xaxis_transform(),
+    )
+    for stop in frontier.stops:
+        if stop.chosen:
+            axes.plot(stop.device_bytes / GIB, stop.step_time, "o", color=COLOURS["weights"], markersize=9)
+            axes.annotate(
+                f"auto: {stop.device_bytes / GIB:.2f} GiB, {stop.step_time:.3f}×",
+                (stop.device_bytes / GIB, stop.step_time),
+                (10, 10),
+                textcoords="offset points",
+                color=COLOURS["weights"],
+            )
+    axes.set_xlabel("device, GiB (2³⁰ bytes)")
+    axes.set_ylabel("step time, with nothing computed twice = 1")
+    axes.set_title(f"{title}: memory against speed at {frontier.bucket}, batch {frontier.batch}")
+    axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(target, format="png")
     pyplot.close(figure)
