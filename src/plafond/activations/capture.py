@@ -55,7 +55,7 @@ def without_data(tensor: Tensor) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class Joint:
     """The list of operations; each node's ``meta["val"]`` is its result without data, ``meta["owner"]`` the node
-    whose memory the result lies in.
+    whose memory the result lies in; ``meta["learns"]`` says of what is given whether it wants a gradient.
 
     Args:
         inputs: the arguments' placeholders.
@@ -227,6 +227,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def placeholder(self, name: str, tensor: Tensor) -> fx.Node:
         """A value that is given."""
         node = self.graph.placeholder(name)
+        node.meta["learns"] = tensor.requires_grad
         self._note(tensor, node)
         return node
 

@@ -110,7 +110,7 @@ class Menu:
             size = sum(_bytes(node) for node in made)
             if maker in given:
                 # what does not learn is the same tensor for all blocks
-                own = size if _value(maker).requires_grad else 0
+                own = size if maker.meta["learns"] else 0
                 unit = Unit(maker, ordered, own, 0, 0, repeatable=False)
             else:
                 unit = Unit(maker, ordered, size, _flops(maker), _moved(maker), repeatable=repeatable(maker))
