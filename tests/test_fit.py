@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 import plafond
@@ -164,7 +165,7 @@ def test_kept_settings_stay(job: Path) -> None:
     assert code == 3
     assert "without --keep train" in out
     assert not job.with_name("job.fit.yaml").exists()
-    with pytest.raises(UsageError, match="--keep train.batchsize: no setting has that name; did you mean"):
+    with pytest.raises(UsageError, match=r"--keep train\.batchsize: no setting has that name; did you mean"):
         run(job, "--vram", "2.4MB", "--keep", "train.batchsize")
 
 
@@ -188,8 +189,6 @@ def test_json_jobs(make_job: JobMaker, tmp_path: Path) -> None:
     (process,) = plafond.load_job(
         make_job(train={"gradient_checkpointing": False, "batch_size": 4})
     ).processes
-    from ruamel.yaml import YAML
-
     data = YAML(typ="safe").load(tmp_path / "micro.yaml")
     path = tmp_path / "micro.json"
     path.write_text(json.dumps(data, indent="\t"), encoding="utf-8")

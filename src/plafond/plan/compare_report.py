@@ -11,7 +11,7 @@ from plafond.job.schema import Job
 from plafond.memory.gpus import gib
 from plafond.plan.compare import Comparison, Difference, Effect
 from plafond.plan.forecast import Phase
-from plafond.plan.report import NAMES, beside, changes, sentence, wrapped
+from plafond.plan.report import NAMES, changes, sentence, wrapped
 
 
 def text(a: Job, b: Job, found: Sequence[Comparison], *, limited: bool) -> str:
@@ -30,7 +30,8 @@ def text(a: Job, b: Job, found: Sequence[Comparison], *, limited: bool) -> str:
         lines += [line for part in _paragraphs(comparison) for line in wrapped(part)]
         if len(comparison.differences) > 1:
             for difference in comparison.differences:
-                lines += beside("", changes(_plain(difference)), _said(difference.effect))
+                lines += wrapped(f"  {changes(_plain(difference))}", indent="    ")
+                lines += wrapped(f"    {_said(difference.effect)}", indent="    ")
             lines += wrapped(f"All together: {_said(comparison.together)}.")
         if limited:
             for job, plan in ((a, comparison.together.before), (b, comparison.together.after)):
@@ -70,7 +71,7 @@ def _phase(name: str, before: Phase | None, after: Phase | None) -> Iterator[str
         return
     more = after.device_bytes - before.device_bytes
     if more:
-        where = f" at {after.bucket}" if after.bucket else ""
+        where = f" at {after.bucket}" if after.bucket and after.bucket == before.bucket else ""
         yield f"{NAMES[name]}{where} {'+' if more > 0 else '−'}{gib(abs(more))}"
 
 

@@ -47,9 +47,11 @@ def text(job: Job, plan: Plan, found: Sequence[Remedy], warnings: Sequence[str])
     return "\n".join(lines)
 
 
-def wrapped(text: str) -> list[str]:
-    """The lines of a paragraph."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    """The lines of a paragraph; those after the first are indented."""
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _table(plan: Plan) -> list[str]:

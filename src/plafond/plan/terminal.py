@@ -14,7 +14,6 @@ from plafond.memory.gpus import Ceiling, ceiling_for, context_overhead, gib, par
 from plafond.plan.report import NAMES
 from plafond.training.chatter import to_log
 
-
 NO_LIMIT = 2**60
 """Bytes that no device has."""
 
