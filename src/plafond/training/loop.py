@@ -139,6 +139,7 @@ class Run:
                 continue
             # ---------------------------------------------------------------------------
             self._record(outcome, micros, started, float(self.schedule.get_last_lr()[0]))
+            del micros  # text that was encoded on the device must not stay through the next step
             show(self.progress.step, outcome.loss)
             if self.progress.step % self.process.save.save_every == 0:
                 self._save_milestone()

@@ -1,0 +1,173 @@
+"""A run's state in a dry run: what `plafond.training.loop.Run` builds, and what it does with it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plafond.activations.choose import Menu
+from plafond.activations.plan import ActivationPlan, Activations
+from plafond.data.batches import Batch
+from plafond.data.buckets import Bucket
+from plafond.families._contract import TextEmbedding, control
+from plafond.job.sample import SampleItem
+from plafond.memory.meta import MetaLedger
+from plafond.memory.residence import host_memory, label
+from plafond.memory.standins import (
+    PROMPT,
+    ask_blank,
+    blank_control,
+    control_buckets,
+    item_of,
+    training_controls,
+    unfilled,
+    without_files,
+)
+from plafond.memory.trace import MICROS
+from plafond.training.assistant import merge_local_assistant
+from plafond.training.base import quantize_transformer
+from plafond.training.ema import Ema
+from plafond.training.embeddings import about_preview, preview_controls, stack
+from plafond.training.feed import caches_text
+from plafond.training.optim import make_optimizer
+from plafond.training.preview import Previewer
+from plafond.training.run_folder import RunFolder
+from plafond.training.step import MicroBatch, Stepper
+from plafond.training.trainee import Trainee, make_trainee, state_tensors
+
+if TYPE_CHECKING:
+    from plafond.memory.dryrun import Rehearsal
+
+
+class Stage:
+    """A run's state in a dry run: what `plafond.training.loop.Run` builds."""
+
+    def __init__(
+        self, rehearsal: Rehearsal, ledger: MetaLedger, config: dict[str, Any], plan: ActivationPlan
+    ):
+        self.config, self.plan = config, plan
+        self.rehearsal, self.ledger = rehearsal, ledger
+        self.process, self.family = rehearsal.process, rehearsal.family
+        self.controls = training_controls(self.process, self.family)
+        self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
+        self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
+
+    def load(self) -> None:
+        """The transformer arrives with its adapter; optimizer and average are made."""
+        rehearsal = self.rehearsal
+        with host_memory():
+            transformer = rehearsal.build(lambda: self.family.build_transformer(self.config))
+        assistant = merge_local_assistant(transformer, self.process.model.assistant_lora_path)
+        quantize_transformer(transformer, self.family, self.process.model, rehearsal.device)
+        with host_memory():
+            self.trainee: Trainee = make_trainee(
+                transformer, self.family, without_files(self.process), rehearsal.target, assistant
+            )
+        self._undo = self.ledger.watch(transformer)
+        self.ledger.watch_gradients(self.trainee.parameters.values())
+        self.trainee.move_in(rehearsal.device, self.process.model)
+        if self.process.network is not None and not self.process.network.pretrained_lora_path:
+            up = [value for name, value in self.trainee.parameters.items() if name.endswith("lora_B.weight")]
+            self.ledger.blank(up)
+        settings = self.process.train
+        self.optimizer = make_optimizer(self.trainee.parameters.values(), settings)
+        if self.rehearsal.target.is_cuda:
+            _for_each(self.optimizer)
+        ema = settings.ema_config
+        self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
+        label(self.ema.averages.values() if self.ema else (), "optimizer")
+        self.stepper = Stepper(
+            self.trainee,
+            self.family,
+            self.process,
+            self.rehearsal.device,
+            self.rehearsal.dtype,
+            Activations(default=self.plan),
+        )
+
+    def step(
+        self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int, *, controls: bool = True
+    ) -> None:
+        """What the loop does for one step; without control images where only the optimizer's state matters."""
+        count = min(MICROS, self.process.train.gradient_accumulation)
+        items = tuple(item_of(self.process, bucket) for _ in range(size))
+        micros = []
+        for index in range(count):
+            with host_memory():
+                latents = unfilled(size, *shape, dtype=self.rehearsal.dtype)
+            batch = Batch(index, 0, bucket, items)
+            text = self._text(size)
+            if controls:
+                text.update(self._controls(size, bucket))
+            micros.append(
+                MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
+            )
+        self.stepper.run(micros, self.optimizer)
+        label(state_tensors(self.optimizer), "optimizer")
+        if self.ema is not None:
+            self.ema.update()
+
+    def _text(self, size: int) -> TextEmbedding:
+        if self.live_text:
+            return self.rehearsal.repeated(
+                ("text", size, self.controls), self.ledger, lambda: self._encode(size)
+            )
+        text = self.rehearsal.text(self.controls)
+        return {name: tensor.expand(size, *tensor.shape) for name, tensor in text.items()}
+
+    def _encode(self, size: int) -> TextEmbedding:
+        if self.controls and self.family.sees_controls:
+            return stack([ask_blank(self.family, self.encoders, self.controls) for _ in range(size)])
+        return stack(self.family.encode_text(self.encoders, [PROMPT] * size))
+
+    def _controls(self, size: int, bucket: Bucket) -> TextEmbedding:
+        sizes = control_buckets(self.process, self.family, bucket)
+        shapes = [self.rehearsal._latent_shape(one) for one in sizes]
+        with host_memory():
+            latents = [unfilled(size, *shape, dtype=self.rehearsal.dtype) for shape in shapes]
+        return {control(place): latent for place, latent in enumerate(latents)}
+
+    def preview(self, item: SampleItem) -> None:
+        """One preview."""
+        text = self.rehearsal.text(len(preview_controls(self.family, item)))
+        questions = [about_preview(self.family, item, prompt) for prompt in (item.prompt, item.neg)]
+        previewer = Previewer(
+            self.trainee,
+            self.family,
+            self.process,
+            self.rehearsal.source,
+            lambda: self.rehearsal.vae,
+            dict.fromkeys(questions, text),
+            RunFolder(self.process.training_folder, "dry run"),
+            self.rehearsal.device,
+            self.rehearsal.dtype,
+        )
+        previewer.read = blank_control
+        with previewer.ready(self.ema) as vae:
+            previewer.picture(item, vae)
+
+    def save(self) -> None:
+        """What the loop copies when it saves."""
+        with self.ema.applied() if self.ema is not None else nullcontext():
+            self.trainee.weights()
+
+    def menus(self) -> dict[str, Menu]:
+        """What a block of each group can keep: of its last block but one, which is like all but the ends."""
+        found = {
+            group: blocks[max(0, len(blocks) - 2)].learnt for group, blocks in self.trainee.blocks.items()
+        }
+        return {group: learnt.menu for group, learnt in found.items() if learnt is not None}
+
+    def close(self) -> None:
+        """Stop attributing what the model does."""
+        for undo in self._undo:
+            undo()
+
+
+def _for_each(optimizer: torch.optim.Optimizer) -> None:
+    """On CUDA torch's optimizers work on lists of parameters by default; on meta they have to be told."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
