@@ -109,8 +109,8 @@ def differences(a: ProcessConfig, b: ProcessConfig) -> Iterator[Change]:
         groups.append([key for key in keys if key in group])
         keys = [key for key in keys if key not in group]
     reached = a
-    for group in groups:
-        values = {key: value_at(b, key) for key in group if value_at(reached, key) != value_at(b, key)}
+    for together in groups:
+        values = {key: value_at(b, key) for key in together if value_at(reached, key) != value_at(b, key)}
         if values:
             yield {key: (value_at(a, key), new) for key, new in values.items()}
             reached = changed(reached, values)
