@@ -84,7 +84,7 @@ def train(
         write_job(job, process, folder)
         budget = budget or Budget()
         with spending(budget, device) as gauge:
-            prepared = prepare(process, family, device=device, terminal=terminal)
+            prepared = prepare(process, family, device=device, terminal=terminal, recover=budget.recover)
             run = Run(job, process, family, folder, prepared, device, terminal, stop, budget, gauge)
             return run.go()
 

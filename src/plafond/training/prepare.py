@@ -56,8 +56,17 @@ class Prepared:
         return len({item.picture.path for item in self.items})
 
 
-def prepare(process: ProcessConfig, family: Family, *, device: torch.device, terminal: Terminal) -> Prepared:
+def prepare(
+    process: ProcessConfig,
+    family: Family,
+    *,
+    device: torch.device,
+    terminal: Terminal,
+    recover: bool = True,
+) -> Prepared:
     """Scan the data, cache its latents, and make text embeddings available.
+
+    What does not fit on the device is encoded in main memory, unless `recover` is False.
 
     Raises:
         JobError: the job has no data set.
@@ -79,7 +88,7 @@ def prepare(process: ProcessConfig, family: Family, *, device: torch.device, ter
     store, vae = _latents(process, family, source, items, device, terminal)
     items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
-    embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal)
+    embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal, recover)
     return Prepared(
         source=source,
         items=tuple(items),
@@ -97,6 +106,7 @@ def _latents(
     items: Sequence[Item],
     device: torch.device,
     terminal: Terminal,
+    recover: bool = True,
 ) -> tuple[LatentStore, Callable[[], nn.Module]]:
     dtype = DTYPES[process.train.dtype]
 
@@ -123,6 +133,7 @@ def _latents(
         lambda pixels: family.encode_image(vae(), pixels.to(dtype)),
         device,
         lambda: terminal.warn("out of memory while caching latents; the rest is encoded on the CPU"),
+        recover,
     )
     enter("caching latents")
     store = cache_latents(
@@ -146,6 +157,7 @@ def _texts(
     plans: Sequence[BatchPlan | None],
     device: torch.device,
     terminal: Terminal,
+    recover: bool = True,
 ) -> tuple[Embed, dict[Question, TextEmbedding]]:
     """The source of caption embeddings, and the embeddings of the preview prompts."""
     train = process.train
@@ -173,6 +185,7 @@ def _texts(
         encode_at_home,
         device,
         lambda: terminal.warn("out of memory while encoding text; the text encoders go on on the CPU"),
+        recover,
     )
     enter("encoding text")
     previews = [] if train.disable_sampling else _preview_prompts(process, family)

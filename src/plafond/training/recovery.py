@@ -69,6 +69,7 @@ class OnHost(Generic[Answer]):
         on_host: the same work in main memory.
         device: the device.
         say: told once that it has gone over.
+        recover: False lets an out-of-memory end it.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class OnHost(Generic[Answer]):
         on_host: Callable[[Any], Answer],
         device: torch.device,
         say: Callable[[], None],
+        recover: bool = True,
     ):
         self._on_device, self._leave, self._on_host = on_device, leave, on_host
         self._device, self._say = device, say
         self._failures = 0
+        self._recover = recover
 
     def __call__(self, work: Any) -> Answer:
         """Do it where it fits."""
@@ -98,7 +101,7 @@ class OnHost(Generic[Answer]):
         self._leave()
         if self._failures == 2:
             self._say()
-        return self._failures <= 2
+        return self._recover and self._failures <= 2
 
 
 @dataclass
