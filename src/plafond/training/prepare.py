@@ -85,7 +85,7 @@ def prepare(
         for note in found.notes:
             terminal.note(note)
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
-    store, vae = _latents(process, family, source, items, device, terminal)
+    store, vae = _latents(process, family, source, items, device, terminal, recover)
     items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
     embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal, recover)
