@@ -3,8 +3,8 @@
 Ceilings lie 25, 50 and 75 % of the way from what full checkpointing takes to what none takes, by dry runs. Under each
 the solver's plan is run on a virtual GPU that refuses to go above it, and measured by torch's profiler. Then steps of
 every plan are timed in turn, beside diffusers' own full checkpointing and no checkpointing, both with plafond's LoRA
-and without plafond's blocks. Times are processor time of one thread, which other work on the machine disturbs least; nobody
-counts memory meanwhile, as on a GPU.
+and without plafond's blocks. Times are processor time of one thread, which other work on the machine disturbs least;
+nobody counts memory meanwhile, as on a GPU.
 
     python bench/auto.py [--steps 7]
 """
