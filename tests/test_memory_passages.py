@@ -12,7 +12,7 @@ from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
 from plafond.memory.passages import Passages
 from plafond.memory.residence import counting
-from plafond.memory.trace import Trace
+from plafond.memory.trace import Block, Trace
 
 CUDA = Target("cuda")
 
@@ -31,26 +31,30 @@ def encode(model: nn.Module, tokens: int) -> Callable[[], dict[str, Tensor]]:
     return work
 
 
-def twice(known: Passages | None, *, between: int = 3) -> Trace:
-    """Encode twice, with something in between."""
+def often(known: Passages | None, stage: str) -> Trace:
+    """Encode several times, with something in between."""
     model = layers()
     with chosen_kernels(CUDA), counting(MetaLedger(CUDA)) as ledger:
         ledger.adopt_module(model)
+        ledger.stage = stage
         kept = []
-        for _ in range(2):
+        for index in (None, 3, 5):
+            ledger.handled = None if index is None else Block("blocks", index)
             work = encode(model, 16)
             text = work() if known is None else known.passing("text", ledger, work)
-            kept.append(torch.empty(between, 1000, device="meta") + text["text"].sum())
+            kept.append(torch.empty(3, 1000, device="meta") + text["text"].sum())
         del text
         kept.append(torch.empty(7, device="meta"))
         ledger.finish()
         return ledger.trace
 
 
-def test_a_repeated_passage_adds_what_the_work_adds() -> None:
+@pytest.mark.parametrize("stage", ["start", "update"])
+def test_a_repeated_passage_adds_what_the_work_adds(stage: str) -> None:
     known = Passages()
-    done, repeated, again = twice(None), twice(known), twice(known)
+    done, repeated, again = often(None, stage), often(known, stage), often(known, stage)
     assert done.total_flops > 0
+    assert len({event.block for event in done.events}) == (3 if stage == "update" else 1)
     assert repeated == done
     assert again == done
 

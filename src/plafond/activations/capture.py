@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from plafond.memory.kernels import Target, chosen_kernels
+from plafond.memory.shapes import on_shapes
 
 aten = torch.ops.aten
 
@@ -253,7 +254,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out, _ = on_shapes(func, args, kwargs or {})
         if func is aten.detach.default or func is aten.alias.default:
             return out
         given = pytree.tree_map_only(Tensor, self.node, (args, kwargs or {}))

@@ -50,6 +50,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stage: what is going on between passes through the model; a pass sets ``forward`` and ``backward`` itself.
         host: above 0, new storages are main memory and not counted.
         literal: above 0, sums in a backward pass are not autograd's own and stay as they are written.
+        handled: between passes, the block whose tensors were handled last.
     """
 
     def __init__(self, device_type: str, *, granule: int = GRANULE, flops: bool = False):
@@ -63,7 +64,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._block: Block | None = None
-        self._handled: Block | None = None
+        self.handled: Block | None = None
         self._frees = 0
         self._fresh: bool | None = None
         self._backward = False
@@ -218,14 +219,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         self._follow(storage, storage._cdata, number)
 
-    def handled(self) -> Block | None:
-        """The block that an operation would now count for."""
-        block = self._where()
-        return block if block is not None else self._owner((), 0)
-
-    def handle(self, block: Block) -> None:
-        """Say which block was handled last."""
-        self._handled = block
+    def working_on(self) -> Block | None:
+        """The block that is being computed or loaded."""
+        return self._where()
 
     # ------------------------------------------------------------------------------------------------ where
 
@@ -233,7 +229,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The block that is being computed, forward or backward."""
         if torch._C._current_graph_task_id() == _NO_TASK:
             if self._backward:
-                self._backward, self._block, self._handled, self.stage = False, None, None, "update"
+                self._backward, self._block, self.handled, self.stage = False, None, None, "update"
             return self._block
         if not self._backward:
             self._backward, self._block, self.stage = True, None, "backward"
@@ -259,9 +255,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(value, Tensor):
                 number = self._numbers.get(value.untyped_storage()._cdata)
                 if number is not None and self.trace.owners[number] is not None:
-                    self._handled = self.trace.owners[number]
-                    return self._handled
-        return self._handled if self.stage == "update" else None
+                    self.handled = self.trace.owners[number]
+                    return self.handled
+        return self.handled if self.stage == "update" else None
 
     def _model_entered(self, module: nn.Module, args: Any) -> None:
         if torch._C._current_graph_task_id() == _NO_TASK:
@@ -329,7 +325,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if block is None:
             block = self.trace.owners[number]
             if self._replaced(block):
-                block = self._handled
+                block = self.handled
         self._frees += 1
         self.trace.events.append(Event(number, False, self.stage, block))
         self.live -= self.trace.sizes[number]
@@ -340,7 +336,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ``x = f(p)`` in a loop over parameters first makes the new x; then the old one dies, and with it at most one
         intermediate of the expression. Lists that die have no operation so close before them.
         """
-        now = self._handled
+        now = self.handled
         if self.stage != "update" or owner is None or now is None or self._frees > 1:
             return False
         return owner.index == now.index - 1 if owner.group == now.group else now.index == 0

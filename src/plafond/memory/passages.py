@@ -7,7 +7,7 @@ left. What cannot be repeated exactly is not written down: `record` then gives N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,17 +22,21 @@ from plafond.memory.trace import Block, Event
 Result = TypeVar("Result")
 
 
+HERE = Block("here", -1)
+"""In a passage: the block that was handled before it, wherever it is repeated."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Passage:
     """What some work added to a trace.
 
     Args:
         sizes, kinds, owners: of its allocations.
-        events: counted from its first allocation; no block: the one that is handled when it is repeated.
+        events: numbered from its first allocation.
         left: for each tensor that the work left, which allocation it is; None for those in main memory.
         flops: added operations, by block.
         workspaces: of matrix products, at the end.
-        handled: the block that was handled last; None: as before.
+        handled: the block that was handled last.
     """
 
     sizes: Sequence[int]
@@ -50,69 +54,67 @@ def record(
 ) -> tuple[Result, Passage | None]:
     """Do `work`, whose result holds `tensors`, and write down what it did.
 
-    None when it was done for some block, touched what was there before, or left something that is not in `tensors`.
+    None when it is part of a block, touches what was there before, or leaves something that is not in `tensors`.
     """
-    trace = ledger.trace
-    alone = ledger.handled() is None
-    allocations, begin, start = len(trace.sizes), len(trace.events), trace.start
-    stage, flops, before = ledger.stage, dict(trace.flops), list(trace.kinds)
+    if ledger.working_on() is not None:
+        return work(), None
+    trace, handled, stage = ledger.trace, ledger.handled, ledger.stage
+    first, begin, start = len(trace.sizes), len(trace.events), trace.start
+    flops, before = dict(trace.flops), list(trace.kinds)
+    ledger.handled = HERE
     result = work()
-    events = trace.events[begin:]
-    left = [ledger.number(tensor) for tensor in _storages(tensors(result))]
-    alive = {event.allocation for event in events if event.allocates}
-    alive -= {event.allocation for event in events if not event.allocates}
+    left = [ledger.number(tensor) for tensor in _inner(tensors(result))]
+    alive: set[int] = set()
+    for event in trace.events[begin:]:
+        (alive.add if event.allocates else alive.discard)(event.allocation)
     repeatable = (
-        alone
-        and (trace.start, ledger.stage) == (start, stage)
-        and trace.kinds[:allocations] == before
-        and all(event.allocation >= allocations for event in events)
-        and all(number is None or number >= allocations for number in left)
+        (trace.start, ledger.stage) == (start, stage)
+        and trace.kinds[:first] == before
+        and all(event.allocation >= first for event in trace.events[begin:])
+        and all(number is None or number >= first for number in left)
         and alive & ledger.followed() <= set(left)
     )
-    if not repeatable:
-        return result, None
-    return result, Passage(
-        sizes=trace.sizes[allocations:],
-        kinds=trace.kinds[allocations:],
-        owners=trace.owners[allocations:],
-        events=[event._replace(allocation=event.allocation - allocations) for event in events],
-        left=[None if number is None else number - allocations for number in left],
+    passage = Passage(
+        sizes=trace.sizes[first:],
+        kinds=trace.kinds[first:],
+        owners=trace.owners[first:],
+        events=[event._replace(allocation=event.allocation - first) for event in trace.events[begin:]],
+        left=[None if number is None else number - first for number in left],
         flops={
             block: count - flops.get(block, 0)
             for block, count in trace.flops.items()
             if count != flops.get(block, 0)
         },
         workspaces=ledger.workspaces,
-        handled=ledger.handled(),
+        handled=ledger.handled,
     )
+    trace.owners[first:] = [handled if owner is HERE else owner for owner in passage.owners]
+    trace.events[begin:] = [
+        event._replace(block=handled) if event.block is HERE else event for event in trace.events[begin:]
+    ]
+    if ledger.handled is HERE:
+        ledger.handled = handled
+    return result, passage if repeatable and HERE not in passage.flops else None
 
 
 def repeat(ledger: MetaLedger, passage: Passage, tensors: Iterable[Tensor]) -> None:
     """Add a passage to the trace again; `tensors` are those that it left when it was written down, or like them."""
-    trace, block = ledger.trace, ledger.handled()
+    trace, here = ledger.trace, ledger.handled
     first = len(trace.sizes)
     trace.sizes += passage.sizes
     trace.kinds += passage.kinds
-    trace.owners += [block if owner is None else owner for owner in passage.owners]
-    for event in passage.events:
-        size = passage.sizes[event.allocation]
-        ledger.live += size if event.allocates else -size
-        trace.events.append(
-            Event(
-                first + event.allocation,
-                event.allocates,
-                event.stage,
-                block if event.block is None else event.block,
-            )
-        )
+    trace.owners += [here if owner is HERE else owner for owner in passage.owners]
+    for number, allocates, stage, block in passage.events:
+        ledger.live += passage.sizes[number] if allocates else -passage.sizes[number]
+        trace.events.append(Event(first + number, allocates, stage, here if block is HERE else block))
     for owner, count in passage.flops.items():
         trace.flops[owner] = trace.flops.get(owner, 0) + count
     ledger.workspaces = passage.workspaces
-    if passage.handled is not None:
-        ledger.handle(passage.handled)
-    for tensor, number in zip(_storages(tensors), passage.left, strict=True):
-        if number is not None:
-            ledger.follow(tensor, first + number)
+    if passage.handled is not HERE:
+        ledger.handled = passage.handled
+    for tensor, left in zip(_inner(tensors), passage.left, strict=True):
+        if left is not None:
+            ledger.follow(tensor, first + left)
 
 
 class Passages:
@@ -161,8 +163,9 @@ def _conditions(ledger: MetaLedger) -> Any:
     return ledger.target, ledger.granule, ledger.stage, ledger.workspaces
 
 
-def _storages(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
-    return (inner for tensor in tensors for inner in flat(tensor))
+def _inner(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    for tensor in tensors:
+        yield from flat(tensor)
 
 
 def _layout(tensor: Tensor) -> Any:
