@@ -155,6 +155,10 @@ class _Block:
             block.next.prev = self
         block.next = self
 
+    def can_grow(self) -> bool:
+        """Whether what lies behind it can be mapped."""
+        return self.next is not None and not self.next.mapped
+
     def expandable_size(self) -> int:
         """Bytes that the block can grow to by mapping what lies behind it."""
         behind = self.next
@@ -190,7 +194,7 @@ class _Pool:
         before, behind = block.prev, block.next
         if before is not None and before.free and before.mapped == block.mapped:
             self.remove(before)
-            if self.heads.get(before.address) is before:
+            if before.prev is None:
                 self.heads[before.address] = block
             block.address = before.address
             block.size += before.size
@@ -212,10 +216,10 @@ class _Pool:
             return None
         if expandable:
             # A block that can still grow counts as large as it can grow, so that it is kept for what needs it.
-            while (
-                index + 1 < len(free)
-                and free[index + 1][2].expandable_size() < free[index][2].expandable_size()
-            ):
+            # Only one before unmapped memory can: larger ones that cannot grow do not come into question otherwise.
+            while index + 1 < len(free) and free[index][2].can_grow():
+                if free[index + 1][2].expandable_size() >= free[index][2].expandable_size():
+                    break
                 index += 1
         return free.pop(index)[2]
 

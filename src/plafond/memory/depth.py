@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
 
 from plafond.memory.trace import Block, Event, Trace
 
@@ -40,8 +42,33 @@ class _Run:
     """The trace's `start` stands before this run."""
 
 
-Key = tuple[int, Block | None, int]
-"""An allocation: sweep, block, place among the run's allocations."""
+_Home = tuple[int, Block | None]
+"""Where an allocation was made: sweep and block."""
+
+
+@dataclass(frozen=True)
+class _Score:
+    """A run, ready to be copied.
+
+    Args:
+        sizes, kinds, owners: of its allocations.
+        homes: where what it allocates and frees was made.
+        meant: for each event its allocation: place among the homes, place among the home's allocations.
+        allocates, stages, named: for each event; the last is its block.
+    """
+
+    sizes: list[int]
+    kinds: list[str]
+    owners: list[Block | None]
+    homes: list[_Home]
+    meant: list[tuple[int, int]]
+    allocates: list[bool]
+    stages: list[str]
+    named: list[Block | None]
+
+
+_event = partial(tuple.__new__, Event)
+"""`Event` of a tuple, without a call in Python: there are hundreds of thousands."""
 
 
 def deepen(trace: Trace, depths: Mapping[str, int]) -> Trace:
@@ -109,23 +136,28 @@ def _renamed(trace: Trace, names: Mapping[Block, Block]) -> Trace:
 
 
 class _Deepening:
+    """Every run is worked out once, into numbers relative to where its own allocations and those of other runs begin;
+    copying it is then arithmetic."""
+
     def __init__(self, trace: Trace, depths: Mapping[str, int]):
         self.trace, self.depths = trace, depths
         self.runs = _cut(trace, depths)
         self.templates = _sweeps(trace, self.runs)
-        self.keys: dict[int, Key] = {}
+        self.deep = Trace()
+        self.begins: dict[_Home, int] = {}
+        self.alive: set[int] = set()
+        homes: dict[int, tuple[_Home, int]] = {}
         for run in self.runs:
             for place, allocation in enumerate(run.allocations):
-                self.keys[allocation] = (run.sweep, run.block, place)
-        self.deep = Trace()
-        self.numbers: dict[Key, int] = {}
+                homes[allocation] = (run.sweep, run.block), place
+        self.scores = [_score(trace, run, homes) for run in self.runs]
 
     def result(self) -> Trace:
-        for run in self.runs:
+        for run, score in zip(self.runs, self.scores, strict=True):
             if run.starts:
                 self.deep.start = len(self.deep.events)
             if run.block is None:
-                self._emit(run, None)
+                self._emit(run, score, None)
                 continue
             if self.templates.get(run.sweep) == run.block.index:
                 # Copies come before the block they are copied from: a rising sweep has then passed block 1, a falling
@@ -133,8 +165,8 @@ class _Deepening:
                 between = range(2, self.depths[run.block.group] - 2)
                 rises = run.block.index == 2
                 for index in between if rises else reversed(between):
-                    self._emit(run, Block(run.block.group, index))
-            self._emit(run, self._moved(run.block))
+                    self._emit(run, score, Block(run.block.group, index))
+            self._emit(run, score, self._moved(run.block))
         for block, flops in self.trace.flops.items():
             self._count(block, flops)
         return self.deep
@@ -145,34 +177,38 @@ class _Deepening:
             return block
         return Block(block.group, block.index + self.depths[block.group] - SHALLOW)
 
-    def _emit(self, run: _Run, block: Block | None) -> None:
-        place = 0
-        for event in run.events:
-            named = event.block if block is None else block  # stretches that are not lengthened keep their names
-            if event.allocates:
-                number = len(self.deep.sizes)
-                self.numbers[run.sweep, block, place] = number
-                place += 1
-                self.deep.sizes.append(self.trace.sizes[event.allocation])
-                self.deep.kinds.append(self.trace.kinds[event.allocation])
-                self.deep.owners.append(named)
-            else:
-                key = self._renamed(self.keys[event.allocation], run.block, block)
-                if key not in self.numbers:
-                    raise NotUniform(f"{block} frees what {key[1]} does not hold")
-                number = self.numbers.pop(key)
-            self.deep.events.append(Event(number, event.allocates, event.stage, named))
+    def _emit(self, run: _Run, score: _Score, block: Block | None) -> None:
+        deep = self.deep
+        begin = self.begins[run.sweep, block] = len(deep.sizes)
+        deep.sizes += score.sizes
+        deep.kinds += score.kinds
+        deep.owners += score.owners if block is None else [block] * len(score.sizes)
+        self.alive.update(range(begin, len(deep.sizes)))
+        begins = [self._begin(home, run.block, block) for home in score.homes]
+        numbers = [begins[home] + place for home, place in score.meant]
+        try:
+            for number, allocates in zip(numbers, score.allocates, strict=True):
+                if not allocates:
+                    self.alive.remove(number)
+        except KeyError:
+            raise NotUniform(f"{block} frees what is not there") from None
+        # stretches that are not lengthened keep their names
+        named = score.named if block is None else repeat(block)
+        deep.events += map(_event, zip(numbers, score.allocates, score.stages, named, strict=False))
 
-    def _renamed(self, key: Key, old: Block | None, new: Block | None) -> Key:
-        """The allocation that block `new` means where block `old` of the shallow model means `key`."""
-        sweep, target, place = key
-        if target is None:
-            return key
-        if old is not None and new is not None and old.group == target.group:
-            distance = target.index - old.index
-            if abs(distance) <= 1:
-                return sweep, Block(target.group, new.index + distance), place
-        return sweep, self._moved(target), place
+    def _begin(self, home: _Home, old: Block | None, new: Block | None) -> int:
+        """Where the allocations begin that block `new` means where block `old` of the shallow model means `home`."""
+        sweep, target = home
+        if target is not None:
+            near = old is not None and new is not None and old.group == target.group
+            if near and abs(target.index - old.index) <= 1:  # type: ignore[union-attr]
+                target = Block(target.group, new.index + target.index - old.index)  # type: ignore[union-attr]
+            else:
+                target = self._moved(target)
+        found = self.begins.get((sweep, target))
+        if found is None:
+            raise NotUniform(f"{new} frees what {target} does not hold")
+        return found
 
     def _count(self, block: Block | None, flops: int) -> None:
         if block is None or block.group not in self.depths:
@@ -195,6 +231,24 @@ def _cut(trace: Trace, depths: Mapping[str, int]) -> list[_Run]:
         if event.allocates:
             runs[-1].allocations.append(event.allocation)
     return runs
+
+
+def _score(trace: Trace, run: _Run, made: Mapping[int, tuple[_Home, int]]) -> _Score:
+    homes: dict[_Home, int] = {}
+    meant = []
+    for event in run.events:
+        home, place = made[event.allocation]
+        meant.append((homes.setdefault(home, len(homes)), place))
+    return _Score(
+        sizes=[trace.sizes[number] for number in run.allocations],
+        kinds=[trace.kinds[number] for number in run.allocations],
+        owners=[event.block for event in run.events if event.allocates],
+        homes=list(homes),
+        meant=meant,
+        allocates=[event.allocates for event in run.events],
+        stages=[event.stage for event in run.events],
+        named=[event.block for event in run.events],
+    )
 
 
 def _sweeps(trace: Trace, runs: Sequence[_Run]) -> dict[int, int]:

@@ -6,8 +6,8 @@ to a deeper model, and `plafond.memory.allocator` replays one. All sizes are byt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 GRANULE = 512
@@ -89,62 +89,51 @@ class Trace:
     start: int = 0
     flops: dict[Block | None, int] = field(default_factory=dict)
 
-    def live(self) -> Iterator[int]:
+    def live(self) -> list[int]:
         """Live bytes after each event."""
-        total = 0
-        for event in self.events:
-            size = self.sizes[event.allocation]
-            total += size if event.allocates else -size
-            yield total
+        return list(accumulate(size for _, size in self.replayable()))
 
     def peak(self) -> Peak:
         """The fullest moment from `start` on (the state at `start` counts, too)."""
-        best, at = -1, max(0, self.start - 1)
-        for index, total in enumerate(self.live()):
-            if index >= self.start - 1 and total > best:
-                best, at = total, index
         if not self.events:
             return Peak(bytes=0, kinds=dict.fromkeys(KINDS, 0), moment="nothing", at=0)
+        first = max(0, self.start - 1)
+        live = self.live()[first:]
+        best = max(live)
+        at = first + live.index(best)
         return Peak(bytes=best, kinds=self.kinds_at(at), moment=self.events[at].moment, at=at)
 
     def kinds_at(self, at: int) -> dict[str, int]:
         """Live bytes of each kind after event number `at`."""
+        alive: set[int] = set()
+        for number, allocates, _, _ in islice(self.events, at + 1):
+            (alive.add if allocates else alive.discard)(number)
         kinds = dict.fromkeys(KINDS, 0)
-        for event in self.events[: at + 1]:
-            size = self.sizes[event.allocation]
-            kinds[self.kinds[event.allocation]] += size if event.allocates else -size
+        for number in alive:
+            kinds[self.kinds[number]] += self.sizes[number]
         return kinds
 
-    def curve(self, points: int = 400) -> list[tuple[str, dict[str, int]]]:
-        """The way through the events from `start` on, in at most `points` samples of (moment, bytes by kind).
+    def curve(self, points: int = 400) -> list[tuple[str, int]]:
+        """The way through the events from `start` on, in at most `points` samples of (moment, live bytes).
 
         Each sample is the fullest event of its stretch, so the peak is on the curve.
         """
-        kinds = dict.fromkeys(KINDS, 0)
-        stretch = max(1, -(-(len(self.events) - self.start) // points))
-        samples: list[tuple[str, dict[str, int]]] = []
-        best, total = -1, 0
-        chosen: tuple[str, dict[str, int]] | None = None
-        for index, event in enumerate(self.events):
-            size = self.sizes[event.allocation] if event.allocates else -self.sizes[event.allocation]
-            kinds[self.kinds[event.allocation]] += size
-            total += size
-            if index < self.start:
-                continue
-            if total > best:
-                best, chosen = total, (event.moment, dict(kinds))
-            if (index - self.start + 1) % stretch == 0 and chosen is not None:
-                samples.append(chosen)
-                best, chosen = -1, None
-        if chosen is not None:
-            samples.append(chosen)
+        live = self.live()
+        stretch = max(1, -(-(len(live) - self.start) // points))
+        samples = []
+        for begin in range(self.start, len(live), stretch):
+            part = live[begin : begin + stretch]
+            best = max(part)
+            samples.append((self.events[begin + part.index(best)].moment, best))
         return samples
 
-    def replayable(self) -> Iterator[tuple[int, int]]:
+    def replayable(self) -> list[tuple[int, int]]:
         """The events as ``(id, ±bytes)`` for `plafond.memory.allocator.replay`."""
-        for event in self.events:
-            size = self.sizes[event.allocation]
-            yield event.allocation, size if event.allocates else -size
+        sizes = self.sizes
+        return [
+            (number, sizes[number] if allocates else -sizes[number])
+            for number, allocates, _, _ in self.events
+        ]
 
     @property
     def total_flops(self) -> int:

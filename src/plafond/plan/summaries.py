@@ -52,14 +52,13 @@ def summarise(trace: Trace, *, mode: Mode | None) -> Summary:
 
     peak = trace.peak()
     reserved = peak.bytes if mode is None else replay(trace.replayable(), mode=mode).reserved_peak
-    curve = [(moment, sum(kinds.values())) for moment, kinds in trace.curve(CURVE_POINTS)]
     return Summary(
         kinds=peak.kinds,
         allocated_bytes=peak.bytes,
         reserved_bytes=reserved,
         moment=peak.moment,
         flops=trace.total_flops,
-        curve=tuple(curve),
+        curve=tuple(trace.curve(CURVE_POINTS)),
     )
 
 
