@@ -98,7 +98,7 @@ class Fitter:
         steps: list[Step] = []
         missing: list[str] = []
         faster: list[str] = []
-        before = tuple(self._plan(process_of(self.job, text, index), True) for index in range(count))
+        before = tuple(self._first(process_of(self.job, text, index), index) for index in range(count))
         for index in range(count):
             if before[index].verdict == "fits":
                 faster += self._faster(before[index], index)
@@ -119,6 +119,12 @@ class Fitter:
             missing=tuple(missing),
             faster=" ".join(faster),
         )
+
+    def _first(self, process: ProcessConfig, index: int) -> Plan:
+        """The plan of a process as it is; smaller buckets are only looked at where the largest fits."""
+        with self.job.placing(index):
+            plan = self._plan(process, False)
+            return plan if plan.verdict == "oom" else self._plan(process, True)
 
     def allowed(self, rung: Rung, values: Values) -> bool:
         """Whether a change is one of those that may be made."""
