@@ -169,6 +169,13 @@ def test_kept_settings_stay(job: Path) -> None:
         run(job, "--vram", "2.4MB", "--keep", "train.batchsize")
 
 
+def test_what_is_only_written_out_may_be_kept(job: Path) -> None:
+    fitted = fit(job, round(1.2 * MIB), allow_quality=True, keep=["model.quantize_te"])
+    assert fitted.fits
+    (step,) = [step for step in fitted.steps if step.id == "quantize"]
+    assert step.change["model.quantize_te"] == (False, False)
+
+
 def test_what_would_be_enough(job: Path) -> None:
     code, out = run(job, "--vram", "1.2MB")
     assert code == 3 and "It would fit with --allow-quality, by " in out

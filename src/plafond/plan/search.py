@@ -15,7 +15,7 @@ from plafond.errors import JobError
 from plafond.job.editing import EditError, edit
 from plafond.job.reading import job_of
 from plafond.job.schema import Job, ProcessConfig
-from plafond.plan.changes import Change, Values, change_of, changed
+from plafond.plan.changes import Change, Values, change_of, changed, value_at
 from plafond.plan.forecast import Plan
 from plafond.plan.pace import work
 from plafond.plan.rungs import Option, Rung, ladder
@@ -150,7 +150,7 @@ class Search:
         """Take the mildest option after which the phases that it changes fit, or the strongest that helps."""
         best = None
         for option in rung.options:
-            if not self.allowed(rung, option.values):
+            if not self._may_take(rung, option):
                 continue
             found = self._tried([*self.choices, (rung, option)])
             if found is None:
@@ -162,6 +162,13 @@ class Search:
         if best is not None:
             option, (self.text, self.plan) = best
             self.choices.append((rung, option))
+
+    def _may_take(self, rung: Rung, option: Option) -> bool:
+        """Whether what an option changes may be changed; what it only writes out stays as it is."""
+        process = process_of(self.job, self.start, self.index)
+        return self.allowed(
+            rung, {key: new for key, new in option.values.items() if value_at(process, key) != new}
+        )
 
     def _excess(self, plan: Plan, phases: Collection[str] | None = None) -> int:
         return sum(
@@ -178,7 +185,7 @@ class Search:
             rung, option = choice
             place = self.choices.index(choice)
             milder = rung.options[: rung.options.index(option)]
-            for instead in ([], *([(rung, mild)] for mild in milder if self.allowed(rung, mild.values))):
+            for instead in ([], *([(rung, mild)] for mild in milder if self._may_take(rung, mild))):
                 rest = [*self.choices[:place], *instead, *self.choices[place + 1 :]]
                 found = self._tried(rest)
                 if found is None or found[1].peak.device_bytes > self.limit:
