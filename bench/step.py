@@ -2,9 +2,9 @@
 
 Both train the same mid-size FLUX with the same weights, noise and noise levels. Times are processor time of one thread,
 taken in turn, one step of each, so that a change of the machine's speed hits both; the ratio is that of the medians.
-Memory is the peak of one step by torch's profiler of the CPU allocator. The first three rows are without checkpointing at width 512; the others
-set ``gradient_checkpointing: true`` against diffusers' own at width 1024, with the LoRA on every linear layer of the
-blocks and on attention and MLP only.
+Memory is the peak of one step by torch's profiler of the CPU allocator. The first three rows are without checkpointing
+at width 512; the others set ``gradient_checkpointing: true`` against diffusers' own at width 1024, with the LoRA on
+every linear layer of the blocks and on attention and MLP only.
 
     python bench/step.py [--steps 15] [--json]
 """
