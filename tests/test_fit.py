@@ -224,7 +224,9 @@ def test_several_processes_and_anchors(job: Path) -> None:
     job.write_text(text[: text.index("    - type")] + shared + other + "meta: {}\n")
     fitted = fit(job, round(2.4 * MIB))
     processes = job_of(fitted.text, job).processes
-    assert processes[0].train == plafond.load_job(job).processes[0].train or fitted.fits
+    assert processes[0].train == processes[1].train == plafond.load_job(job).processes[0].train
+    assert not fitted.fits
+    assert "job.yaml does not let itself be changed for " in fitted.missing[-1]
 
 
 def test_settings_that_cannot_be_written_are_refused(job: Path) -> None:

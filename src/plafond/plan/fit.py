@@ -116,7 +116,7 @@ class Fitter:
             text=text,
             after=after,
             steps=tuple(steps),
-            missing=tuple(missing),
+            missing=tuple(dict.fromkeys(missing)),
             faster=" ".join(faster),
         )
 
@@ -170,6 +170,7 @@ class Fitter:
 
     def _missing(self, index: int) -> list[str]:
         """What would have been enough, for each thing that stands in the way."""
+        blocked = dict.fromkeys(self._search(self.text, index).unwritable)
         for quality, keep in ((True, self.keep), (self.allow_quality, frozenset()), (True, frozenset())):
             if (quality, keep) == (self.allow_quality, self.keep):
                 continue
@@ -185,7 +186,14 @@ class Fitter:
             search = freer._search(self.text, index)
             if not self._too_much(search):
                 return [self._sentence(search.steps())]
-        return ["No change that is known would be enough."]
+            blocked |= dict.fromkeys(search.unwritable)
+        found = ["No change that is known would be enough."]
+        if blocked:
+            found.append(
+                f"{self.job.path.name} does not let itself be changed for {', '.join(blocked)}: it shares these"
+                " settings between places; write them out where they are shared."
+            )
+        return found
 
     def _sentence(self, steps: list[Step]) -> str:
         needs = []

@@ -80,6 +80,7 @@ class Search:
         text: the changed file.
         plan: what the changed process takes.
         choices: what was changed, in the order of the ladder.
+        unwritable: remedies that the file does not let itself be changed for.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Search:
         self.plan_of, self.allowed, self.limit = plan_of, allowed, limit
         self.full = False
         self.choices: Choices = []
+        self.unwritable: list[str] = []
         self.text, self.plan = text, self._plan(text)
 
     @property
@@ -154,6 +156,7 @@ class Search:
                 continue
             found = self._tried([*self.choices, (rung, option)])
             if found is None:
+                self.unwritable.append(rung.id)
                 continue
             if self._excess(found[1]) < self._excess(self.plan) or rung is AUTO:
                 best = option, found
