@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
-from plafond.memory.passages import Passages
+from plafond.memory.passages import Passages, state_of
 from plafond.memory.residence import counting
 from plafond.memory.trace import Block, Trace
 
@@ -88,7 +88,7 @@ def test_modules_that_stay_are_counted_again_under_another_ledger() -> None:
     models, traces = [], []
     for _ in range(2):
         with counting(MetaLedger(CUDA)) as ledger:
-            model = known.lasting("model", ledger, arrive(ledger), lambda model: model.parameters())
+            model = known.lasting("model", ledger, arrive(ledger), state_of)
             assert all(ledger.holds(parameter) for parameter in model.parameters())
             traces.append(ledger.trace)
             models.append(model)
@@ -110,3 +110,25 @@ def test_work_that_touches_what_was_there_is_done_every_time() -> None:
 
             known.passing("text", ledger, work)
     assert len(calls) == 2
+
+
+def test_what_is_changed_afterwards_is_copied() -> None:
+    known = Passages()
+
+    def arrive() -> nn.Module:
+        model = layers()
+        ledger.adopt_module(model)
+        return model
+
+    models, traces = [], []
+    for _ in range(3):
+        with counting(MetaLedger(CUDA)) as ledger:
+            model = known.copied("model", ledger, arrive, state_of)
+            assert [name for name, _ in model.named_children()] == ["0", "1", "2"]
+            assert all(ledger.holds(parameter) for parameter in model.parameters())
+            model.append(nn.Identity())
+            traces.append(ledger.trace)
+            models.append(model)
+            ledger.finish()
+    assert models[0] is not models[1] and models[1] is not models[2]
+    assert traces[0] == traces[1] == traces[2]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from plafond.activations.choose import Menu
 from plafond.activations.plan import ActivationPlan, Activations, asked_for
@@ -26,7 +26,7 @@ from plafond.memory.collector import paused
 from plafond.memory.depth import SHALLOW, NotUniform, deepen_segments, shallow_lengths
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
-from plafond.memory.passages import Passages
+from plafond.memory.passages import Passages, state_of
 from plafond.memory.residence import counting, host_memory, move_in, put
 from plafond.memory.stage import Stage
 from plafond.memory.standins import (
@@ -241,16 +241,16 @@ class Rehearsal:
         ledger.stage = "loading the text encoders"
         if self.device != META:
             return self._load_encoders()
-        return self.parts.passages.lasting("encoders", ledger, self._load_encoders, self._encoders_state)
+        return self.parts.passages.lasting(
+            "encoders",
+            ledger,
+            self._load_encoders,
+            lambda encoders: state_of(*self.family.text_modules(encoders)),
+        )
 
     def repeated(self, key: Any, ledger: MetaLedger, work: Callable[[], TextEmbedding]) -> TextEmbedding:
         """What `work` makes without data: done once under `key`, then only counted."""
         return work() if self.device != META else self.parts.passages.passing(key, ledger, work)
-
-    def _encoders_state(self, encoders: Any) -> Iterator[Tensor]:
-        for module in self.family.text_modules(encoders):
-            yield from module.parameters()
-            yield from module.buffers()
 
     def _load_encoders(self) -> Any:
         encoders, model = self.encoders, self.process.model

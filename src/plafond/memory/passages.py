@@ -1,18 +1,19 @@
 """Stretches of a dry run that come again: what they did is written down once and repeated without doing it.
 
-Text encoders arrive in every phase, and encode in every step, always in the same way. A `Passage` is what such work
-added to a trace; repeating it adds the same events under new numbers, and lets the ledger follow the tensors that are
-left. What cannot be repeated exactly is not written down: `record` then gives None.
+Models arrive in every phase, and text encoders encode in every step, always in the same way. A `Passage` is what
+such work added to a trace; repeating it adds the same events under new numbers, and lets the ledger follow the tensors
+that are left. What cannot be repeated exactly is not written down: `record` then gives None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plafond.memory.ledger import flat
 from plafond.memory.meta import MetaLedger
@@ -141,6 +142,26 @@ class Passages:
             self._kept[whole] = result, found
         return result
 
+    def copied(
+        self,
+        key: Any,
+        ledger: MetaLedger,
+        work: Callable[[], Result],
+        tensors: Callable[[Result], Iterable[Tensor]],
+    ) -> Result:
+        """`work`, whose result is changed afterwards: each time a copy of what it was at first."""
+        whole = (key, _conditions(ledger))
+        if whole in self._kept:
+            with host_memory():
+                made: Result = deepcopy(self._kept[whole][0])
+            repeat(ledger, self._kept[whole][1], tensors(made))
+            return made
+        result, found = record(ledger, work, tensors)
+        if found is not None:
+            with host_memory():
+                self._kept[whole] = deepcopy(result), found
+        return result
+
     def passing(
         self, key: Any, ledger: MetaLedger, work: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
@@ -157,6 +178,13 @@ class Passages:
         if found is not None and len(set(left)) == len(left):
             self._kept[whole] = {name: _layout(tensor) for name, tensor in result.items()}, found
         return result
+
+
+def state_of(*modules: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers of modules."""
+    for module in modules:
+        yield from module.parameters()
+        yield from module.buffers()
 
 
 def _conditions(ledger: MetaLedger) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from plafond.activations.choose import Menu
 from plafond.activations.plan import ActivationPlan, Activations
@@ -14,6 +16,7 @@ from plafond.data.buckets import Bucket
 from plafond.families._contract import TextEmbedding, control
 from plafond.job.sample import SampleItem
 from plafond.memory.meta import MetaLedger
+from plafond.memory.passages import state_of
 from plafond.memory.residence import host_memory, label
 from plafond.memory.standins import (
     PROMPT,
@@ -26,7 +29,7 @@ from plafond.memory.standins import (
     without_files,
 )
 from plafond.memory.trace import MICROS
-from plafond.training.assistant import merge_local_assistant
+from plafond.training.assistant import Assistant, merge_local_assistant
 from plafond.training.base import quantize_transformer
 from plafond.training.ema import Ema
 from plafond.training.embeddings import about_preview, preview_controls, stack
@@ -57,10 +60,7 @@ class Stage:
     def load(self) -> None:
         """The transformer arrives with its adapter; optimizer and average are made."""
         rehearsal = self.rehearsal
-        with host_memory():
-            transformer = rehearsal.build(lambda: self.family.build_transformer(self.config))
-        assistant = merge_local_assistant(transformer, self.process.model.assistant_lora_path)
-        quantize_transformer(transformer, self.family, self.process.model, rehearsal.device)
+        transformer, assistant = self._base()
         with host_memory():
             self.trainee: Trainee = make_trainee(
                 transformer, self.family, without_files(self.process), rehearsal.target, assistant
@@ -86,6 +86,23 @@ class Stage:
             self.rehearsal.dtype,
             Activations(default=self.plan),
         )
+
+    def _base(self) -> tuple[nn.Module, Assistant | None]:
+        """The transformer without its adapter; what else there is of it in main memory arrives later."""
+        rehearsal, model = self.rehearsal, self.process.model
+
+        def arrive() -> tuple[nn.Module, Assistant | None]:
+            with host_memory():
+                transformer = rehearsal.build(lambda: self.family.build_transformer(self.config))
+            assistant = merge_local_assistant(transformer, model.assistant_lora_path)
+            quantize_transformer(transformer, self.family, model, rehearsal.device)
+            return transformer, assistant
+
+        # copies of what has no data take nothing; streamed weights and an assistant have some
+        if model.assistant_lora_path or model.layer_offloading or rehearsal.device.type != "meta":
+            return arrive()
+        key = "transformer", json.dumps(self.config, sort_keys=True)
+        return rehearsal.parts.passages.copied(key, self.ledger, arrive, lambda base: state_of(base[0]))
 
     def step(
         self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int, *, controls: bool = True
