@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import torch
 
@@ -28,3 +29,18 @@ def test_what_dies_after_the_end_is_no_part_of_the_trace() -> None:
         ledger.finish()
         del tensor
     assert [event.allocates for event in ledger.trace.events] == [True]
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_goes_with_the_next_full_collection() -> None:
+    with paused():
+        ring = weakref.ref(Ring())
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert ring() is None

@@ -5,9 +5,11 @@ Importing this module does not load torch.
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 @contextmanager
@@ -20,8 +22,18 @@ def paused() -> Iterator[None]:
     """
     was_enabled = gc.isenabled()
     gc.disable()
+    _leave_to_the_system()
     try:
         yield
     finally:
         if was_enabled:
+            # what was made in the meantime goes to the oldest generation unseen, and waits for its next collection
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
+
+
+@cache
+def _leave_to_the_system() -> None:
+    """Let the interpreter's last collections pass over everything: the memory goes back with the process."""
+    atexit.register(gc.freeze)

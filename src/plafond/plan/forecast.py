@@ -174,10 +174,10 @@ class Forecaster:
         known = shapes or shapes_of(self.process, self.family)
         wanted = [phase for phase in self._phases(known, largest_only) if phase[0] in only]
         phases = []
-        for index, (name, bucket, batch, item) in enumerate(wanted):
-            if self.step:
-                self.step(name, index, len(wanted))
-            with paused():
+        with paused():
+            for index, (name, bucket, batch, item) in enumerate(wanted):
+                if self.step:
+                    self.step(name, index, len(wanted))
                 phases.append(self._phase(name, bucket, batch, item))
         return Plan(
             process=self.process,

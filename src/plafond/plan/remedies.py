@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
+from plafond.memory.collector import paused
 from plafond.plan.changes import Change, Values, change_of, changed
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.pace import work
@@ -42,7 +43,8 @@ class Remedy:
 
 def remedies(plan: Plan, only: Container[str] | None = None) -> tuple[Remedy, ...]:
     """Every rung of the ladder that makes the job's peak smaller, or of those that `only` names."""
-    return tuple(each_remedy(plan, only))
+    with paused():
+        return tuple(each_remedy(plan, only))
 
 
 def each_remedy(plan: Plan, only: Container[str] | None = None) -> Iterator[Remedy]:
