@@ -11,7 +11,7 @@ demo: .venv/ready
 	$(BIN)/plafond demo
 
 test: .venv/ready-dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
