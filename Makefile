@@ -11,7 +11,7 @@ demo: .venv/ready
 	$(BIN)/plafond demo
 
 test: .venv/ready-dev
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
