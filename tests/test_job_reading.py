@@ -356,6 +356,20 @@ def test_a_warning(tmp_path, monkeypatch, old, new, expected):
     assert load_job("job.yaml").warnings == (f"job.yaml, {expected}",)
 
 
+def test_options_of_the_architecture_are_checked_by_its_family(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arch = "arch=qwen_image_edit_plus"
+    write(tmp_path, change("quantize: false", "model_kwargs: {match_target_res: true}"))
+    assert not any(
+        "model_kwargs" in each for each in load_job("job.yaml", overrides=[f"model.{arch}"]).warnings
+    )
+    write(tmp_path, change("quantize: false", "model_kwargs: {match_target_size: true}"))
+    (warning,) = (
+        each for each in load_job("job.yaml", overrides=[f"model.{arch}"]).warnings if "model_kwargs" in each
+    )
+    assert warning.endswith("the architecture qwen_image_edit_plus; did you mean match_target_res?")
+
+
 def test_known_keys_at_their_default_ask_for_nothing(tmp_path):
     text = change("batch_size: 1", "noise_offset: 0.0\n        do_cfg: false\n        snr_gamma: null")
     assert load(tmp_path, text).warnings == ()
@@ -418,6 +432,11 @@ def test_missing_folders(tmp_path, monkeypatch):
             "caption_ext: txt",
             "mask_path: masks",
             "line 15: datasets.0.mask_path: known to AI Toolkit, not used by plafond yet; the whole picture counts",
+        ),
+        (
+            "quantize: false",
+            "model_kwargs: {match_target_res: true}",
+            "line 26: model.model_kwargs.match_target_res: not used by plafond for the architecture flux",
         ),
     ],
 )

@@ -110,6 +110,9 @@ class Family(Protocol):
         prompt's, with ``negative_`` before their names.
         """
 
+    model_options: tuple[str, ...] = ()
+    """Keys of ``model.model_kwargs`` that the family acts on; any other gives a warning."""
+
     controls: int = 0
     """Most control images that a picture can have. Their latents (B, C, h, w) reach `predict` in `text`, under the
     names of `control`; in `preview` they are pixels, bytes (3, H, W)."""

@@ -26,6 +26,7 @@ class QwenImageEditPlus(QwenImageEdit):
 
     name = "qwen_image_edit_plus"
     archs: tuple[str, ...] = ("qwen_image_edit_plus",)
+    model_options: tuple[str, ...] = ("match_target_res",)
     controls = 3
     seen_area = 384 * 384
     base_models: tuple[BaseModel, ...] = (

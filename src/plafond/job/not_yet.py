@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from plafond.families import families
 from plafond.job.document import KeyPath
 from plafond.job.model import ModelConfig
 from plafond.job.qtypes import NEAREST, format_of
 from plafond.job.schema import ProcessConfig
 from plafond.job.section import Section
 from plafond.job.source import Source
+from plafond.job.wording import nearest
 
 NOT_YET = "known to AI Toolkit, not used by plafond yet"
 
@@ -21,7 +23,6 @@ CONSEQUENCES: dict[str, dict[str, str]] = {
         "layer_offloading_text_encoder_percent": "the text encoder stays on the device while it encodes",
         "te_name_or_path": "the text encoder comes from the model",
         "vae_path": "the VAE comes from the model",
-        "model_kwargs": "",
     },
     "train": {
         "train_text_encoder": "only the denoising model is trained",
@@ -49,6 +50,23 @@ def not_yet(process: ProcessConfig, path: KeyPath, source: Source) -> None:
             if stands and getattr(section, key) != type(section).model_fields[key].get_default():
                 source.warn((*place, key), f"{NOT_YET}; {consequence}" if consequence else NOT_YET)
     _formats(process.model, (*path, "model"), source)
+    _options(process.model, (*path, "model", "model_kwargs"), source)
+
+
+def _options(model: ModelConfig, path: KeyPath, source: Source) -> None:
+    """Warn of options of the architecture that its family does not act on."""
+    family = next((each for each in families() if model.arch in each.archs), None)
+    if family is None:
+        if model.model_kwargs:
+            source.warn(path, NOT_YET)
+        return
+    known = family.model_options
+    for key in model.model_kwargs:
+        if key in known:
+            continue
+        near = nearest(str(key), known)
+        hint = f"; did you mean {near}?" if near else ""
+        source.warn((*path, key), f"not used by plafond for the architecture {model.arch}{hint}")
 
 
 def _formats(model: ModelConfig, path: KeyPath, source: Source) -> None:
