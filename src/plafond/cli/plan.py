@@ -38,6 +38,7 @@ def plan(
     from plafond.plan.forecast import Forecaster
     from plafond.plan.remedies import remedies
     from plafond.plan.report import as_json, text
+    from plafond.plan.risks import risk_warning
     from plafond.plan.terminal import announced, ceiling_of, is_virtual
 
     loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
@@ -49,7 +50,8 @@ def plan(
             found = forecaster.plan()
             help_ = () if found.verdict == "fits" else remedies(found)
             line = front.frontier_of(forecaster, found) if frontier else None
-        warnings = [*loaded.warnings, *([found.shapes.assumed] if found.shapes.assumed else [])]
+        notes = (risk_warning(process), found.shapes.assumed)
+        warnings = [*loaded.warnings, *(note for note in notes if note)]
         if json_:
             answer = as_json(loaded, found, help_, warnings)
             answer |= {"frontier": front.as_json(line)} if line else {}

@@ -39,6 +39,19 @@ class BaseModel:
     """``modelspec.architecture`` of files trained on it, without the suffix ``/lora``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Risk:
+    """Settings that together often run out of memory where no block is recomputed; each is at least so large."""
+
+    side: int
+    """The highest resolution, in pixels."""
+    batch: int = 1
+    resolutions: int = 1
+    """How many resolutions are trained."""
+    controls: int = 0
+    """Control images per picture."""
+
+
 TextEmbedding = dict[str, "Tensor"]
 """What the text encoders say about one prompt: named tensors without a batch dimension.
 
@@ -110,6 +123,8 @@ class Family(Protocol):
         prompt's, with ``negative_`` before their names.
         """
 
+    risks: tuple[Risk, ...] = ()
+    """Combinations that a plan warns of when checkpointing is off."""
     model_options: tuple[str, ...] = ()
     """Keys of ``model.model_kwargs`` that the family acts on; any other gives a warning."""
 

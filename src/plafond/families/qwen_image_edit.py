@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from plafond.families._contract import BaseModel, TextEmbedding, control
+from plafond.families._contract import BaseModel, Risk, TextEmbedding, control
 from plafond.families.qwen_image import NO_MASK, PARAMETERS, QwenImage, call, pack, unpack, with_mask
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class QwenImageEdit(QwenImage):
     name = "qwen_image_edit"
     archs: tuple[str, ...] = ("qwen_image_edit",)
     controls = 1
+    risks: tuple[Risk, ...] = (Risk(side=1024, batch=2), Risk(side=1024, controls=2))
     sees_controls = True
     seen_area = 1024 * 1024
     """Pixels of a control image as the text encoder sees it."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from plafond.families._contract import BaseModel, Family, TextEmbedding
+from plafond.families._contract import BaseModel, Family, Risk, TextEmbedding
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,7 @@ class ZImage(Family):
     name = "zimage"
     archs: tuple[str, ...] = ("zimage",)
     divisor = 16
+    risks: tuple[Risk, ...] = (Risk(side=1024, batch=2),)
     text_parts: tuple[str, ...] = ("text_encoder", "tokenizer")
     # the refiners' names hold "_refiner": they get no LoRA
     lora_blocks: tuple[str, ...] = ("layers",)
