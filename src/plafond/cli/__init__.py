@@ -18,6 +18,7 @@ from plafond.cli.gc_test import gc_test
 from plafond.cli.gpus import gpus
 from plafond.cli.models import models
 from plafond.cli.plan import plan
+from plafond.cli.queue import queue
 from plafond.cli.schema import schema
 from plafond.cli.train import train
 from plafond.errors import PlafondError
@@ -35,6 +36,7 @@ app = typer.Typer(
 for command in (plan, fit, diff, train, doctor, check, demo, models, gpus, calibrate, schema):
     app.command()(command)
 app.command("gc-test")(gc_test)
+app.add_typer(queue, name="queue")
 
 
 @app.callback()

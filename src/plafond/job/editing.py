@@ -54,6 +54,15 @@ def edit(text: str, process: int, values: Mapping[str, Any], *, suffix: str = ".
     return text
 
 
+def set_value(text: str, path: KeyPath, value: Any, *, suffix: str = ".yaml") -> str:
+    """Set one value of a job file by its path from the top, as ``("config", "name")``.
+
+    Raises:
+        EditError: the place does not exist, or cannot be changed without touching others.
+    """
+    return _Editor(text, suffix).set(path, value)
+
+
 def _present(text: str, process: int, parts: list[str | int], suffix: str) -> list[str]:
     """Under which names the file has a setting."""
     section = ".".join(part for part in parts[:-1] if isinstance(part, str))
