@@ -50,8 +50,6 @@ def make_edit_checkpoint(folder: Path, **changes: object) -> Path:
 class EditChecks(FamilyChecks):
     """Every picture has as many control images as the family takes."""
 
-    options: ClassVar[dict[str, Any]] = {"true_cfg_scale": 1.0}
-    scale: ClassVar[str] = "true_cfg_scale"
     # what prepares control images for the encoder and for previews works in main memory, which on the CPU is the same
     every_phase: ClassVar[bool] = False
     folder: Path
@@ -98,33 +96,17 @@ class EditChecks(FamilyChecks):
 
         return make
 
-    def pipe(self) -> Any:
-        parts = QwenImagePipeline.from_pretrained(self.checkpoint).components
-        pipeline = self.pipeline(processor=None, **parts)
-        pipeline.set_progress_bar_config(disable=True)
-        return pipeline
-
     def seen(self, prompt: str) -> TextEmbedding:
-        """The prompt's embedding with the control images."""
+        """The prompt's embedding, with the control images where the encoder looks at them."""
+        if not self.family.sees_controls:
+            return self.embed(prompt)
         encoders = self.family.load_text_encoders(self.source, device=CPU, dtype=torch.float32)
         text = self.family.encode_seen(encoders, prompt, self.images)
         return {name: tensor[None] for name, tensor in text.items()}
 
-    def draw(self, pipeline: Any) -> Image.Image:
-        negative = {f"negative_{name}": tensor for name, tensor in self.seen("blurred").items()}
-        return pipeline(  # type: ignore[no-any-return]
-            self.images if self.family.controls > 1 else self.images[0],
-            **self.seen(PROMPT),
-            **negative,
-            width=96,
-            height=64,
-            num_inference_steps=2,
-            true_cfg_scale=4.0,
-            generator=torch.Generator().manual_seed(3),
-        ).images[0]
-
-    def unpack(self, latents: Tensor, height: int, width: int) -> Tensor:
-        return QwenImagePipeline._unpack_latents(latents, height, width, 8)[:, :, 0]
+    def given(self, text: TextEmbedding) -> dict[str, Any]:
+        """An embedding as the pipeline takes it."""
+        return dict(text)
 
     # ------------------------------------------------------------------------------------------------ checks
 
@@ -148,12 +130,13 @@ class EditChecks(FamilyChecks):
 
         pipeline.scheduler.step, pipeline.prepare_latents = recorded, prepared
         images = self.images if self.family.controls > 1 else self.images[0]
-        pipeline(images, **text, height=64, width=96, num_inference_steps=2, **self.options)
+        pipeline(images, **self.given(text), height=64, width=96, num_inference_steps=2, **self.options)
         transformer = self.family.load_transformer(self.source, device=CPU, dtype=torch.float32)
         vae = self.family.load_vae(self.source, device=CPU, dtype=torch.float32)
         assert len(kept) == self.family.controls
         for place, pixels in enumerate(kept):
-            text[control(place)] = self.family.encode_image(vae, pixels[:, :, 0])
+            pixels = pixels[:, :, 0] if pixels.dim() == 5 else pixels
+            text[control(place)] = self.family.encode_image(vae, pixels)
         for output, timestep, sample in calls:
             sigma = (timestep / 1000).reshape(1)
             with torch.no_grad():
@@ -161,40 +144,6 @@ class EditChecks(FamilyChecks):
                     transformer, self.unpack(sample, 64, 96), sigma, text, TrainConfig()
                 )
             torch.testing.assert_close(velocity, self.unpack(output, 64, 96), rtol=1e-4, atol=1e-5)
-
-    def test_the_encoder_sees_what_the_whole_model_does(self) -> None:
-        """Our call of the parts equals Qwen2.5-VL's own on the same tokens."""
-        from transformers import Qwen2_5_VLForConditionalGeneration
-
-        encoders = self.family.load_text_encoders(self.source, device=CPU, dtype=torch.float32)
-        calls: dict[str, Any] = {}
-        tokenizer, processor = encoders.tokenizer, encoders.processor
-
-        def tokenise(text: str, **kwargs: Any) -> Any:
-            calls["tokens"] = tokenizer(text, **kwargs)
-            return calls["tokens"]
-
-        tokenise.model_max_length = tokenizer.model_max_length  # type: ignore[attr-defined]
-
-        def process(**kwargs: Any) -> Any:
-            calls["pixels"] = processor(**kwargs)
-            return calls["pixels"]
-
-        encoders.register_modules(tokenizer=None, processor=None)
-        encoders.tokenizer, encoders.processor = tokenise, process
-        text = self.family.encode_seen(encoders, PROMPT, self.images)
-        whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(self.checkpoint, subfolder="text_encoder")
-        ids = calls["tokens"].input_ids
-        with torch.no_grad():
-            states = whole(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                mm_token_type_ids=(ids == whole.config.image_token_id).int(),
-                **calls["pixels"],
-                output_hidden_states=True,
-            ).hidden_states[-1]
-        expected = states[0, encoders.prompt_template_encode_start_idx :]
-        torch.testing.assert_close(text["prompt_embeds"], expected, rtol=1e-4, atol=1e-5)
 
     def test_control_images_matter(self, job: Callable[..., Path], tmp_path: Path) -> None:
         """Others give another loss: through the encoder, and through the transformer alone."""
@@ -230,6 +179,69 @@ class EditChecks(FamilyChecks):
         with pytest.raises(JobError) as failed:
             run(job(datasets={"control_path": [str(few)] * 4}))
         assert "control_path: expected at most " in str(failed.value)
+
+
+class QwenEditChecks(EditChecks):
+    """Families whose encoder, Qwen2.5-VL, looks at the control images."""
+
+    options: ClassVar[dict[str, Any]] = {"true_cfg_scale": 1.0}
+    scale: ClassVar[str] = "true_cfg_scale"
+
+    def pipe(self) -> Any:
+        parts = QwenImagePipeline.from_pretrained(self.checkpoint).components
+        pipeline = self.pipeline(processor=None, **parts)
+        pipeline.set_progress_bar_config(disable=True)
+        return pipeline
+
+    def draw(self, pipeline: Any) -> Image.Image:
+        negative = {f"negative_{name}": tensor for name, tensor in self.seen("blurred").items()}
+        return pipeline(  # type: ignore[no-any-return]
+            self.images if self.family.controls > 1 else self.images[0],
+            **self.seen(PROMPT),
+            **negative,
+            width=96,
+            height=64,
+            num_inference_steps=2,
+            true_cfg_scale=4.0,
+            generator=torch.Generator().manual_seed(3),
+        ).images[0]
+
+    def unpack(self, latents: Tensor, height: int, width: int) -> Tensor:
+        return QwenImagePipeline._unpack_latents(latents, height, width, 8)[:, :, 0]
+
+    def test_the_encoder_sees_what_the_whole_model_does(self) -> None:
+        """Our call of the parts equals Qwen2.5-VL's own on the same tokens."""
+        from transformers import Qwen2_5_VLForConditionalGeneration
+
+        encoders = self.family.load_text_encoders(self.source, device=CPU, dtype=torch.float32)
+        calls: dict[str, Any] = {}
+        tokenizer, processor = encoders.tokenizer, encoders.processor
+
+        def tokenise(text: str, **kwargs: Any) -> Any:
+            calls["tokens"] = tokenizer(text, **kwargs)
+            return calls["tokens"]
+
+        tokenise.model_max_length = tokenizer.model_max_length  # type: ignore[attr-defined]
+
+        def process(**kwargs: Any) -> Any:
+            calls["pixels"] = processor(**kwargs)
+            return calls["pixels"]
+
+        encoders.register_modules(tokenizer=None, processor=None)
+        encoders.tokenizer, encoders.processor = tokenise, process
+        text = self.family.encode_seen(encoders, PROMPT, self.images)
+        whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(self.checkpoint, subfolder="text_encoder")
+        ids = calls["tokens"].input_ids
+        with torch.no_grad():
+            states = whole(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                mm_token_type_ids=(ids == whole.config.image_token_id).int(),
+                **calls["pixels"],
+                output_hidden_states=True,
+            ).hidden_states[-1]
+        expected = states[0, encoders.prompt_template_encode_start_idx :]
+        torch.testing.assert_close(text["prompt_embeds"], expected, rtol=1e-4, atol=1e-5)
 
     def test_long_prompts_with_controls(self) -> None:
         """The mask covers words and pictures."""

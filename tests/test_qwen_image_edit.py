@@ -6,10 +6,10 @@ from pathlib import Path
 
 from diffusers import QwenImageEditPipeline
 
-from edit_checks import EditChecks, make_edit_checkpoint
+from edit_checks import QwenEditChecks, make_edit_checkpoint
 
 
-class TestQwenImageEdit(EditChecks):
+class TestQwenImageEdit(QwenEditChecks):
     arch = "qwen_image_edit"
     pipeline = QwenImageEditPipeline
     encoder_parameters = 7_747_169_280

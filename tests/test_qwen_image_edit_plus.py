@@ -6,10 +6,10 @@ from pathlib import Path
 
 from diffusers import QwenImageEditPlusPipeline
 
-from edit_checks import EditChecks, make_edit_checkpoint
+from edit_checks import QwenEditChecks, make_edit_checkpoint
 
 
-class TestQwenImageEditPlus(EditChecks):
+class TestQwenImageEditPlus(QwenEditChecks):
     arch = "qwen_image_edit_plus:2511"
     pipeline = QwenImageEditPlusPipeline
     encoder_parameters = 7_747_169_280

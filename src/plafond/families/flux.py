@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from plafond.model.checkpoint import Source
     from plafond.model.native import Entry
 
-VAE_FACTOR = 8
 MAX_TEXT_TOKENS = 512
 TRAINING_GUIDANCE = 1.0
 """Guidance-distilled models are trained at guidance 1: the distilled model's plain conditional prediction."""
@@ -118,31 +117,18 @@ class Flux(Family):
     def load_text_encoders(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> Any:
         """CLIP-L and T5-XXL in a FLUX pipeline that has nothing else."""
         from diffusers import FluxPipeline
-        from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
+        from transformers import CLIPTextModel, T5EncoderModel
 
-        from plafond.model.checkpoint import reading
+        from plafond.families._shared import load_part, load_tokenizer
 
-        repo = source.repo
-        clip = reading(
-            f"{repo}/text_encoder",
-            lambda: CLIPTextModel.from_pretrained(repo, subfolder="text_encoder", dtype=dtype),
-        )
-        t5 = reading(
-            f"{repo}/text_encoder_2",
-            lambda: T5EncoderModel.from_pretrained(repo, subfolder="text_encoder_2", dtype=dtype),
-        )
-        tokenizers = [
-            reading(f"{repo}/{part}", lambda part=part: AutoTokenizer.from_pretrained(repo, subfolder=part))  # type: ignore[misc]
-            for part in ("tokenizer", "tokenizer_2")
-        ]
         return FluxPipeline(
             scheduler=None,
             vae=None,
             transformer=None,
-            text_encoder=clip.requires_grad_(False).eval().to(device),
-            text_encoder_2=t5.requires_grad_(False).eval().to(device),
-            tokenizer=tokenizers[0],
-            tokenizer_2=tokenizers[1],
+            text_encoder=load_part(source, "text_encoder", CLIPTextModel, device=device, dtype=dtype),
+            text_encoder_2=load_part(source, "text_encoder_2", T5EncoderModel, device=device, dtype=dtype),
+            tokenizer=load_tokenizer(source, "tokenizer"),
+            tokenizer_2=load_tokenizer(source, "tokenizer_2"),
         )
 
     def text_modules(self, encoders: Any) -> list[nn.Module]:
@@ -187,28 +173,23 @@ class Flux(Family):
         """The 16-channel f8 autoencoder."""
         from diffusers import AutoencoderKL
 
-        from plafond.model.checkpoint import reading
+        from plafond.families._shared import load_part
 
-        vae = reading(
-            f"{source.repo}/vae",
-            lambda: AutoencoderKL.from_pretrained(source.repo, subfolder="vae", torch_dtype=dtype),
-        )
-        return vae.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
+        return load_part(source, "vae", AutoencoderKL, device=device, dtype=dtype)
 
     def build_vae(self, source: Source) -> nn.Module:
         """The autoencoder by its configuration."""
         from diffusers import AutoencoderKL
 
-        return AutoencoderKL.from_config(source.config("vae")).eval()  # type: ignore[no-any-return]
+        from plafond.families._shared import from_config
+
+        return from_config(AutoencoderKL, source.config("vae"))
 
     def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
         """Normalised latents (B, 16, H/8, W/8)."""
-        import torch
+        from plafond.families._shared import encode_kl
 
-        config: Any = vae.config
-        with torch.no_grad():
-            mean = vae.encode(pixels).latent_dist.mode()  # type: ignore[operator]
-        return (mean - (config.shift_factor or 0.0)) * config.scaling_factor  # type: ignore[no-any-return]
+        return encode_kl(vae, pixels)
 
     # ------------------------------------------------------------------------------------------------ transformer
 
@@ -216,95 +197,49 @@ class Flux(Family):
         """`FluxTransformer2DModel` with frozen weights."""
         from diffusers import FluxTransformer2DModel
 
-        from plafond.model.checkpoint import assign, read_transformer_file, reading
+        from plafond.families._shared import load_denoiser
 
-        if source.transformer_file is not None:
-            config = source.config("transformer")
-            model, state = read_transformer_file(
-                source.transformer_file, lambda: FluxTransformer2DModel.from_config(config), self._from_native
-            )
-            return assign(model, state, device=device, dtype=dtype).eval()
-        model = reading(
-            f"{source.repo}/transformer",
-            lambda: FluxTransformer2DModel.from_pretrained(
-                source.repo, subfolder="transformer", torch_dtype=dtype
-            ),
-        )
-        return model.requires_grad_(False).eval().to(device)  # type: ignore[no-any-return]
+        return load_denoiser(source, FluxTransformer2DModel, self.native_table, device=device, dtype=dtype)
 
     def build_transformer(self, config: Mapping[str, Any]) -> nn.Module:
         """`FluxTransformer2DModel` by its configuration."""
         from diffusers import FluxTransformer2DModel
 
-        return FluxTransformer2DModel.from_config(dict(config)).eval()  # type: ignore[no-any-return]
+        from plafond.families._shared import from_config
+
+        return from_config(FluxTransformer2DModel, config)
 
     def predict(
         self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
     ) -> Tensor:
-        """Velocity (B, 16, h, w); the noise level is passed in [0, 1], as the pipeline does."""
-        import torch
-        from diffusers import FluxPipeline
-
-        batch, channels, height, width = noisy.shape
-        packed = FluxPipeline._pack_latents(noisy, batch, channels, height, width)
-        ids = FluxPipeline._prepare_latent_image_ids(
-            batch, height // 2, width // 2, noisy.device, noisy.dtype
-        )
-        tokens = text["prompt_embeds"]
-        guidance = None
-        config: Any = transformer.config
-        with bypass_guidance(transformer, settings.bypass_guidance_embedding):
-            if config.guidance_embeds:
-                guidance = torch.full((batch,), TRAINING_GUIDANCE, device=noisy.device, dtype=torch.float32)
-            velocity = transformer(
-                hidden_states=packed,
-                timestep=sigma,
-                guidance=guidance,
-                pooled_projections=text["pooled"],
-                encoder_hidden_states=tokens,
-                txt_ids=torch.zeros(tokens.shape[1], 3, device=noisy.device, dtype=noisy.dtype),
-                img_ids=ids,
-                return_dict=False,
-            )[0]
-        return FluxPipeline._unpack_latents(  # type: ignore[no-any-return]
-            velocity, height * VAE_FACTOR, width * VAE_FACTOR, VAE_FACTOR
-        )
+        """Velocity (B, 16, h, w)."""
+        velocity = call(transformer, pack(noisy), places(noisy), sigma, text, settings)
+        return unpack(velocity, *noisy.shape[-2:])
 
     def shift(self, latent_height: int, latent_width: int) -> float:
-        """FLUX's line: mu = 0.5 at 256 image tokens (256²) and 1.15 at 4,096 (1024²)."""
-        tokens = latent_height * latent_width / 4
-        return 0.5 + (tokens - 256) * (1.15 - 0.5) / (4096 - 256)
+        """FLUX's line."""
+        from plafond.families._shared import token_shift
+
+        return token_shift(latent_height, latent_width)
 
     def preview(
         self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
     ) -> Image:
         """One picture at the item's size, seed, steps and guidance."""
-        import torch
-        from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+        from diffusers import FluxPipeline
+
+        from plafond.families._shared import VAE_FACTOR, scheduler, whole
 
         pipeline = FluxPipeline(
-            scheduler=FlowMatchEulerDiscreteScheduler.from_config(
-                source.config("scheduler", "scheduler_config.json")
-            ),
-            vae=vae,
-            transformer=transformer,
-            text_encoder=None,
-            tokenizer=None,
-            text_encoder_2=None,
-            tokenizer_2=None,
+            scheduler=scheduler(source), vae=vae, transformer=transformer, **dict.fromkeys(self.text_parts)
         )
-        pipeline.set_progress_bar_config(disable=True)
-        side = 2 * VAE_FACTOR
-        return pipeline(  # type: ignore[no-any-return]
-            prompt_embeds=text["prompt_embeds"][None],
-            pooled_prompt_embeds=text["pooled"][None],
-            width=max(side, item.width // side * side),
-            height=max(side, item.height // side * side),
-            num_inference_steps=item.sample_steps,
-            guidance_scale=item.guidance_scale,
-            generator=torch.Generator("cpu").manual_seed(item.seed),
-            output_type="pil",
-        ).images[0]
+        return draw(
+            pipeline,
+            item,
+            text,
+            width=whole(item.width, 2 * VAE_FACTOR),
+            height=whole(item.height, 2 * VAE_FACTOR),
+        )
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -332,11 +267,80 @@ class Flux(Family):
                     )
         return table
 
-    def _from_native(self, state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-        from plafond.model.native import to_diffusers
 
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        return to_diffusers(state, self.native_table(model), shapes, what="the transformer file")
+def pack(latents: Tensor) -> Tensor:
+    """(B, C, h, w) to tokens (B, h/2 · w/2, 4C)."""
+    from diffusers import FluxPipeline
+
+    return FluxPipeline._pack_latents(latents, *latents.shape)  # type: ignore[no-any-return]
+
+
+def unpack(tokens: Tensor, height: int, width: int) -> Tensor:
+    """Tokens to (B, C, h, w)."""
+    from diffusers import FluxPipeline
+
+    from plafond.families._shared import VAE_FACTOR
+
+    height, width = height * VAE_FACTOR, width * VAE_FACTOR
+    return FluxPipeline._unpack_latents(tokens, height, width, VAE_FACTOR)  # type: ignore[no-any-return]
+
+
+def places(latents: Tensor) -> Tensor:
+    """Where the tokens of latents (B, C, h, w) lie in their picture: (tokens, 3), the first column 0."""
+    from diffusers import FluxPipeline
+
+    batch, _, height, width = latents.shape
+    return FluxPipeline._prepare_latent_image_ids(  # type: ignore[no-any-return]
+        batch, height // 2, width // 2, latents.device, latents.dtype
+    )
+
+
+def call(
+    transformer: nn.Module,
+    tokens: Tensor,
+    ids: Tensor,
+    sigma: Tensor,
+    text: TextEmbedding,
+    settings: TrainConfig,
+) -> Tensor:
+    """The transformer's answer to image tokens; the noise level is passed in [0, 1], as the pipeline does."""
+    import torch
+
+    prompt = text["prompt_embeds"]
+    guidance = None
+    config: Any = transformer.config
+    with bypass_guidance(transformer, settings.bypass_guidance_embedding):
+        if config.guidance_embeds:
+            guidance = torch.full(
+                tokens.shape[:1], TRAINING_GUIDANCE, device=tokens.device, dtype=torch.float32
+            )
+        velocity: Tensor = transformer(
+            hidden_states=tokens,
+            timestep=sigma,
+            guidance=guidance,
+            pooled_projections=text["pooled"],
+            encoder_hidden_states=prompt,
+            txt_ids=torch.zeros(prompt.shape[1], 3, device=tokens.device, dtype=tokens.dtype),
+            img_ids=ids,
+            return_dict=False,
+        )[0]
+    return velocity
+
+
+def draw(pipeline: Any, item: SampleItem, text: TextEmbedding, **options: Any) -> Image:
+    """One picture with the item's seed, steps and guidance; `options` are the pipeline's own."""
+    import torch
+
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline(  # type: ignore[no-any-return]
+        prompt_embeds=text["prompt_embeds"][None],
+        pooled_prompt_embeds=text["pooled"][None],
+        num_inference_steps=item.sample_steps,
+        guidance_scale=item.guidance_scale,
+        generator=torch.Generator("cpu").manual_seed(item.seed),
+        output_type="pil",
+        **options,
+    ).images[0]
 
 
 @contextmanager
