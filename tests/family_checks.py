@@ -49,6 +49,7 @@ class FamilyChecks:
         pipeline: diffusers' pipeline.
         options: how the pipeline is asked for one conditional prediction.
         scale: the pipeline's name for the guidance scale of previews.
+        latent: shape of a small picture's latents.
         encoder_parameters: of the published text encoders.
         every_phase: plans are exact in all phases, not only while training.
     """
@@ -57,6 +58,7 @@ class FamilyChecks:
     pipeline: ClassVar[Any]
     options: ClassVar[dict[str, Any]]
     scale: ClassVar[str] = "guidance_scale"
+    latent: ClassVar[tuple[int, ...]] = (16, 8, 8)
     encoder_parameters: ClassVar[int]
     every_phase: ClassVar[bool] = True
     checkpoint: Path
@@ -158,7 +160,7 @@ class FamilyChecks:
         transformer = self.family.load_transformer(self.source, device=CPU, dtype=torch.float32)
         encoders = self.family.load_text_encoders(self.source, device=CPU, dtype=torch.float32)
         texts = self.family.encode_text(encoders, ["a cat", "a dog that is seen from far away"])
-        noisy = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+        noisy = torch.randn(2, *self.latent, generator=torch.Generator().manual_seed(0))
         sigma = torch.tensor([0.3, 0.8])
         with torch.no_grad():
             both = self.family.predict(transformer, noisy, sigma, stack(texts), TrainConfig())
@@ -275,6 +277,8 @@ def _plan(path: Path, overrides: tuple[str, ...]) -> Plan:
 
 
 def _counted(path: Path, ceiling: int, overrides: tuple[str, ...]) -> RunFolder:
+    for folder in path.parent.rglob("_*_cache"):  # what is cached is not made again
+        shutil.rmtree(folder)
     loaded = plafond.load_job(path, overrides=overrides)
     plafond.train(loaded, device="cpu", fresh=True, ceiling=ceiling, recover=False)
     return folder_of(path)

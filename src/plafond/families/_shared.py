@@ -93,10 +93,12 @@ def token_shift(latent_height: int, latent_width: int) -> float:
 
 
 def scheduler(source: Source) -> Any:
-    """The checkpoint's flow-matching scheduler."""
-    from diffusers import FlowMatchEulerDiscreteScheduler
+    """The checkpoint's own scheduler; a flow-matching Euler one where it names none that diffusers has."""
+    import diffusers
 
-    return FlowMatchEulerDiscreteScheduler.from_config(source.config("scheduler", "scheduler_config.json"))
+    config = source.config("scheduler", "scheduler_config.json")
+    usual = diffusers.FlowMatchEulerDiscreteScheduler
+    return getattr(diffusers, config.get("_class_name", ""), usual).from_config(config)
 
 
 def whole(side: int, multiple: int) -> int:

@@ -37,7 +37,7 @@ from plafond.memory.standins import (
     unfilled,
 )
 from plafond.memory.trace import GRANULE, Trace
-from plafond.model.checkpoint import Source
+from plafond.model.checkpoint import Source, loaded_dtype
 from plafond.training.base import quantize_encoders
 from plafond.training.export import DTYPES
 
@@ -224,13 +224,11 @@ class Rehearsal:
         """A frozen module on meta, in the run's dtype and in main memory."""
         with host_memory(), self.device:
             module = make()
-            kept = list(getattr(module, "_keep_in_fp32_modules", None) or [])
             for name, parameter in module.named_parameters():
-                exact = self.dtype == torch.float16 and any(part in name.split(".") for part in kept)
-                parameter.data = parameter.data.to(torch.float32 if exact else self.dtype)
-            for buffer in module.buffers():
+                parameter.data = parameter.data.to(loaded_dtype(module, name, self.dtype))
+            for name, buffer in module.named_buffers():
                 if buffer.is_floating_point():
-                    buffer.data = buffer.data.to(self.dtype)
+                    buffer.data = buffer.data.to(loaded_dtype(module, name, self.dtype))
         return module.requires_grad_(False)
 
     def _vae(self, ledger: MetaLedger) -> nn.Module:

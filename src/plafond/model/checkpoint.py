@@ -194,12 +194,14 @@ def read_transformer_file(
         translate: turns native names into the model's.
 
     Returns:
-        The model on the meta device and a complete state dict for it.
+        The model, its parameters on the meta device, and a complete state dict for it.
     """
-    import torch
+    from accelerate import init_empty_weights
+    from diffusers.models.modeling_utils import no_init_weights
     from safetensors.torch import load_file
 
-    with torch.device("meta"):
+    # what is computed from the configuration, such as the angles of a rotary embedding, is in no file
+    with no_init_weights(), init_empty_weights():
         model = build()
     state = reading(str(path), lambda: load_file(path))
     for prefix in ("model.diffusion_model.", "diffusion_model.", "transformer."):
@@ -217,6 +219,19 @@ def read_transformer_file(
     return model, {name: state[name] for name in wanted}
 
 
+def loaded_dtype(model: nn.Module, name: str, dtype: torch.dtype) -> torch.dtype:
+    """What a parameter or buffer is kept in by a model that is loaded in `dtype`.
+
+    Some parts stay in float32: in diffusers' models always, in those of transformers only beside float16.
+    """
+    import torch
+    from diffusers import ModelMixin
+
+    kept = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    exact = isinstance(model, ModelMixin) or dtype == torch.float16
+    return torch.float32 if exact and not kept.isdisjoint(name.split(".")) else dtype
+
+
 def assign(
     model: nn.Module, state: dict[str, Tensor], *, device: torch.device, dtype: torch.dtype
 ) -> nn.Module:
@@ -224,7 +239,7 @@ def assign(
     import torch
 
     for name in list(state):
-        tensor = state.pop(name).to(device=device, dtype=dtype)
+        tensor = state.pop(name).to(device=device, dtype=loaded_dtype(model, name, dtype))
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)
         module.register_parameter(attribute, torch.nn.Parameter(tensor, requires_grad=False))

@@ -29,6 +29,11 @@ class Entry:
     swap_halves: bool = False
     suffixes: tuple[tuple[str, str], ...] = ((".weight", ".weight"), (".bias", ".bias"))
 
+    @property
+    def fused(self) -> bool:
+        """Whether the native layer is more than another name of one layer."""
+        return len(self.diffusers) > 1 or self.swap_halves
+
 
 def to_diffusers(
     native: Mapping[str, Tensor], table: Iterable[Entry], shapes: Mapping[str, torch.Size], *, what: str
@@ -65,6 +70,29 @@ def to_diffusers(
     return state
 
 
+def lora_from_native(native: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
+    """A LoRA of layers that are not fused, under PEFT's names; an alpha that is not the rank goes into ``B``.
+
+    Args:
+        native: as `lora_to_native` gives it.
+        table: the correspondence.
+    """
+    state: dict[str, Tensor] = {}
+    for entry in table:
+        for down, up in (("lora_A", "lora_B"), ("lora_down", "lora_up")):
+            names = f"{entry.native}.{down}.weight", f"{entry.native}.{up}.weight"
+            if entry.fused or not all(name in native for name in names):
+                continue
+            first, second = (native[name] for name in names)
+            rank = first.shape[0]
+            alpha = native.get(f"{entry.native}.alpha")
+            state[f"{entry.diffusers[0]}.lora_A.weight"] = first
+            state[f"{entry.diffusers[0]}.lora_B.weight"] = (
+                second if alpha is None else second * (alpha / rank)
+            )
+    return state
+
+
 def lora_to_native(
     lora: Mapping[str, Tensor],
     table: Iterable[Entry],
@@ -87,8 +115,17 @@ def lora_to_native(
         rank: rank of the LoRA.
 
     Returns:
-        ``<native>.lora_down.weight``, ``<native>.lora_up.weight`` and ``<native>.alpha`` tensors.
+        ``<native>.lora_down.weight``, ``<native>.lora_up.weight`` and ``<native>.alpha`` tensors; where no layer is
+        fused and the scale is 1, PEFT's ``<native>.lora_A.weight`` and ``<native>.lora_B.weight``.
     """
+    table = list(table)
+    if alpha == rank and not any(entry.fused for entry in table):
+        return {
+            f"{entry.native}.{matrix}.weight": lora[f"{entry.diffusers[0]}.{matrix}.weight"]
+            for entry in table
+            if f"{entry.diffusers[0]}.lora_A.weight" in lora
+            for matrix in ("lora_A", "lora_B")
+        }
     state: dict[str, Tensor] = {}
     for entry in table:
         present = [part for part in entry.diffusers if f"{part}.lora_A.weight" in lora]

@@ -235,7 +235,7 @@ class Run:
         saved = [(step, path) for step, path in self.folder.milestones() if path.is_file()]
         if saved and self.trainee.network is not None:
             step, path = saved[-1]
-            load_lora_file(self.trainee.network, path)
+            load_lora_file(self.trainee.network, path, self.family.native_table(self.trainee.transformer))
             self.progress = Progress(step=step)
             self.terminal.note(f"continuing after step {step} from {path.name}; the optimizer starts anew")
         self.folder.rewind_metrics(self.progress.step)

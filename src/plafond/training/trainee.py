@@ -21,6 +21,7 @@ from plafond.memory.kernels import Target
 from plafond.memory.residence import host_memory, label, move_in
 from plafond.model.checkpoint import reading
 from plafond.model.lora import LoraNetwork, Targets, inject
+from plafond.model.native import Entry, lora_from_native
 from plafond.model.streaming import Ring, chosen
 from plafond.training.assistant import Assistant
 from plafond.training.checkpoint import Identity
@@ -155,7 +156,7 @@ def _adapt(
         seed=derived_seed(process.training_seed, "lora"),
     )
     if process.network.pretrained_lora_path:
-        load_lora_file(network, Path(process.network.pretrained_lora_path))
+        load_lora_file(network, Path(process.network.pretrained_lora_path), family.native_table(transformer))
     parameters: dict[str, nn.Parameter] = {}
     for path, layer in network.layers.items():
         parameters[f"{path}.lora_A.weight"] = layer.lora_A
@@ -181,8 +182,8 @@ def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Pa
     return chosen
 
 
-def load_lora_file(network: LoraNetwork, path: Path) -> None:
-    """Start from a saved LoRA under diffusers' names (with or without the ``transformer.`` prefix).
+def load_lora_file(network: LoraNetwork, path: Path, table: Sequence[Entry]) -> None:
+    """Start from a saved LoRA under diffusers' names, or those in the table if none of its layers are fused.
 
     Raises:
         CheckpointError: the file lacks layers, or has another rank.
@@ -190,7 +191,11 @@ def load_lora_file(network: LoraNetwork, path: Path) -> None:
     from safetensors.torch import load_file
 
     saved = reading(str(path), lambda: load_file(path))
-    state = {name.removeprefix("transformer."): tensor for name, tensor in saved.items()}
+    state = {
+        name.removeprefix("transformer.").removeprefix("diffusion_model."): tensor
+        for name, tensor in saved.items()
+    }
+    state = {**state, **lora_from_native(state, table)}
     for name, tensor in network.state_dict().items():
         if name not in state:
             raise CheckpointError(f"{path} has no tensor {name}; does it belong to this model?")

@@ -63,6 +63,7 @@ class Transaction:
 
     def _gradients(self) -> tuple[list[MicroBatch], Outcome]:
         run, step = self.run, self.run.progress.step + 1
+        run.gauge.read()  # what came before does not count; text that is encoded now does
         micros = run.feed.micros(step)
         with self._naming_the_place(f"at step {step}, on", micros[0]):
             return micros, run.stepper.gradients(self.lean.split(micros))
@@ -150,7 +151,6 @@ class Transaction:
     @contextmanager
     def _naming_the_place(self, place: str, micro: MicroBatch) -> Iterator[None]:
         """Say in an out-of-memory error at which place of the run and on which batch it was met."""
-        self.run.gauge.read()
         try:
             yield
         except torch.OutOfMemoryError as error:
