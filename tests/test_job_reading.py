@@ -47,7 +47,9 @@ def test_ai_toolkits_examples_load_unchanged(path):
     assert one.train.dtype == "bfloat16" and one.train.gradient_accumulation == 1
     assert all(dataset.caption_ext == ".txt" for dataset in one.datasets)
     assert len(one.sample.samples) >= 1
-    expected = 1 if path.stem == "lora-flex2-24gb" else 0  # it asks for generated control images
+    # generated control images, and previews of 40 frames where the model takes 37 or 41
+    odd = ("lora-flex2-24gb", "lora-wan21-1b-24gb", "lora-wan21-14b-24gb")
+    expected = 1 if path.stem in odd else 0
     assert len([text for text in job.warnings if NOT_YET not in text]) == expected
     assert (one.network is None) == path.stem.startswith("full")
 

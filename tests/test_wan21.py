@@ -14,9 +14,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import micro_wan
-from family_checks import CPU, PROMPT, FamilyChecks
+import plafond
+from family_checks import CPU, LONG, PROMPT, FamilyChecks
+from micro_clips import make_clip
+from plafond.data.clips import read_header
 from plafond.job.model import ModelConfig
 from plafond.job.train import TrainConfig
+from plafond.plan.report import as_json
 from runs import folder_of, run, weights
 
 
@@ -43,6 +47,67 @@ class TestWan21(FamilyChecks):
             generator=torch.Generator().manual_seed(3),
             output_type="pil",
         ).frames[0][0]
+
+    # ------------------------------------------------------------------------------------------------ clips
+
+    def clips(self, folder: Path) -> Path:
+        """Two clips of nine frames, and a picture."""
+        folder.mkdir()
+        for name in ("one", "two"):
+            make_clip(folder / f"{name}.mp4", count=9, size=(64, 64))
+        Image.new("RGB", (64, 64), (200, 20, 20)).save(folder / "still.png")
+        return folder
+
+    def test_a_clip_is_predicted_as_the_pipeline_does(self) -> None:
+        self.check_prediction({**self.options, "num_frames": 9})
+
+    def test_plans_of_clips_are_exact(self, job: Callable[..., Path], tmp_path: Path) -> None:
+        folder = self.clips(tmp_path / "clips")
+        path = job(
+            train={"steps": 4, "disable_sampling": False},
+            datasets={"folder_path": str(folder), "num_frames": 9},
+            sample={"prompts": [LONG], "neg": LONG, "num_frames": 6, "fps": 5, "width": 96},
+        )
+        plan = self.check_plan_of(path)
+        buckets = {(phase.phase, str(phase.bucket)) for phase in plan.phases}
+        assert {("train", "64x64x9f"), ("train", "64x64"), ("preview", "96x64x5f")} <= buckets
+        described = as_json(plafond.load_job(path), plan, [], [])
+        assert {phase["frames"] for phase in described["phases"] if phase["phase"] == "train"} == {1, 9}
+        run(path, fresh=True)
+        result = folder_of(path)
+        shown = result.previews()[4][0]
+        width, height, clip = read_header(shown)
+        assert (shown.suffix, width, height, clip.count, clip.rate) == (".mp4", 96, 64, 5, 5.0)
+        assert {row["bucket"] for row in result.read_metrics()} == {"64x64x9f", "64x64"}
+        sheet = Image.open(result.path / "before-after.png").convert("RGB")
+        assert len(set(sheet.crop((230, 60, 400, 180)).getdata())) > 20, "a frame is shown"
+
+    def test_frames_matter(self, job: Callable[..., Path], tmp_path: Path) -> None:
+        """The same frames in another order are another latent and another loss."""
+        vae = self.family.load_vae(self.source, device=CPU, dtype=torch.float32)
+        transformer = self.family.load_transformer(self.source, device=CPU, dtype=torch.float32)
+        pixels = torch.rand(1, 3, 9, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        other = torch.cat([pixels[:, :, :1], pixels[:, :, 1:].flip(2)], dim=2)
+        one, two = (self.family.encode_image(vae, each) for each in (pixels, other))
+        assert one.shape == (1, 16, 3, 8, 8)
+        torch.testing.assert_close(one[:, :, 0], two[:, :, 0])
+        torch.testing.assert_close(one[:, :, :1], self.family.encode_image(vae, pixels[:, :, 0]))
+        assert (one[:, :, 1:] - two[:, :, 1:]).abs().max() > 0.01
+        text, sigma = self.embed(PROMPT), torch.tensor([0.5])
+        with torch.no_grad():
+            found = [
+                self.family.predict(transformer, each, sigma, text, TrainConfig()) for each in (one, two)
+            ]
+        assert (found[0] - found[1])[:, :, 0].abs().max() > 1e-4, "later frames bear on the first"
+
+    def test_numbers_of_frames_are_rounded_with_a_warning(self, job: Callable[..., Path]) -> None:
+        path = job(datasets={"num_frames": 12}, sample={"num_frames": 40})
+        said = [warning.partition(": ")[2] for warning in plafond.load_job(path).warnings]
+        assert said == [
+            "datasets.0.num_frames: wan21 takes 9 frames instead of 12",
+            "sample.num_frames: wan21 takes 37 frames instead of 40",
+        ]
+        assert [self.family.frames(count) for count in (1, 4, 5, 40, 41, 81)] == [1, 1, 5, 37, 41, 81]
 
     # ------------------------------------------------------------------------------------------------ files
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from plafond.data.buckets import Bucket, bucket_of
@@ -106,6 +106,7 @@ def build_items(scans: Iterable[Scan], divisor: int) -> list[Item]:
         for resolution in config.resolution:
             for picture in found.pictures:
                 bucket = bucket_of(picture.width, picture.height, config, resolution, divisor)
+                bucket = replace(bucket, frames=max(1, len(picture.frames)))
                 crop = _random_crop(picture.name, resolution) if config.random_crop else CENTRE
                 items += [Item(picture, config, resolution, bucket, x, y, crop) for x, y in flips]
     return items

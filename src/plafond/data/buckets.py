@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """One training size in pixels. Its text is ``1024x768``."""
+    """One training size in pixels, of so many frames. Its text is ``1024x768``, that of a clip ``832x480x81f``."""
 
     width: int
     height: int
+    frames: int = 1
 
     @property
     def pixels(self) -> int:
-        """Area in pixels."""
-        return self.width * self.height
+        """Pixels of all frames."""
+        return self.width * self.height * self.frames
 
     def __str__(self) -> str:
-        return f"{self.width}x{self.height}"
+        return f"{self.width}x{self.height}" + (f"x{self.frames}f" if self.frames > 1 else "")
 
 
 def bucket_for(width: int, height: int, resolution: int, divisor: int) -> Bucket:

@@ -2,7 +2,8 @@
 
 What a folder may hold:
 
-- pictures with a caption file of the same stem beside them, in any depth of subfolders;
+- pictures with a caption file of the same stem beside them, in any depth of subfolders; beside them clips, where the
+  data set's settings ask for frames;
 - subfolders named as in kohya's trainer, ``10_name``: seen 10 times per epoch, and ``name`` is the caption of
   pictures that have none. Up to three digits, so that a folder named after a year keeps its meaning;
 - ``metadata.jsonl``, ``metadata.csv`` or ``metadata.json`` with captions for the pictures beside it.
@@ -21,6 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plafond.data import clips
 from plafond.data.encodings import read_text
 from plafond.data.images import EXTENSIONS, read_size, show
 from plafond.data.metadata import LIST_EXTENSIONS, LIST_NAMES, Row, read_list
@@ -41,7 +43,7 @@ _REPEATS = re.compile(r"([1-9]\d{0,2})_(.*)")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of a data set.
+    """One picture or clip of a data set.
 
     Args:
         path: the file.
@@ -55,6 +57,8 @@ class Picture:
         repeats: how often it is seen per epoch.
         dataset: index of its data set in the job.
         controls: its control images (see `plafond.data.controls`).
+        clip: length and rate of a clip; None for a picture.
+        frames: numbers of the clip's frames that are trained on (see `plafond.data.clips`); empty for a picture.
     """
 
     path: Path
@@ -67,6 +71,8 @@ class Picture:
     repeats: int
     dataset: int
     controls: tuple[Picture, ...] = ()
+    clip: clips.Clip | None = None
+    frames: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,15 @@ def scan(config: DatasetConfig, index: int = 0) -> Scan:
 
 
 def _picture(one: _Found, root: Path, index: int, config: DatasetConfig, log: _Log) -> Picture | None:
+    ending, clip = one.path.suffix.lower(), None
+    if ending in clips.EXTENSIONS - EXTENSIONS and not config.has_clips:
+        log.problems.append(f"{show(one.path)}: a clip; expected a picture, or num_frames above 1.")
+        return None
     try:
-        width, height = read_size(one.path)
+        if ending in clips.EXTENSIONS and config.has_clips:
+            width, height, clip = clips.read_header(one.path)
+        else:
+            width, height = read_size(one.path)
     except DataError as error:
         log.problems.append(str(error))
         return None
@@ -143,6 +156,8 @@ def _picture(one: _Found, root: Path, index: int, config: DatasetConfig, log: _L
         caption_file=caption_file,
         repeats=one.repeats * config.num_repeats,
         dataset=index,
+        # a GIF of one frame is a picture
+        clip=clip if clip is not None and (clip.count > 1 or ending not in EXTENSIONS) else None,
     )
 
 
@@ -156,13 +171,16 @@ def _name(path: Path, root: Path) -> str:
 def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
     """Every file below `root` whose extension promises a picture."""
     found: list[_Found] = []
+    wanted = EXTENSIONS | clips.EXTENSIONS if config.has_clips else EXTENSIONS
+    left_out: list[str] = []
     other = (*config.control_path, *([config.mask_path] if config.mask_path else []))
     closed = {Path(os.path.realpath(Path(folder).expanduser())) for folder in other}
     for folder, names in walk(root, closed, log.problems):
         repeats, class_name = _kohya(folder.relative_to(root))
         siblings = {name.lower(): name for name in reversed(names)} | {name: name for name in names}
         rows = _metadata(folder, siblings, log)
-        pictures = [name for name in names if Path(name).suffix.lower() in EXTENSIONS]
+        pictures = [name for name in names if Path(name).suffix.lower() in wanted]
+        left_out += [name for name in names if Path(name).suffix.lower() in clips.EXTENSIONS - wanted]
         for name in pictures:
             path = folder / name
             if path.is_file():
@@ -174,6 +192,11 @@ def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
                 f"{show(folder)}: each picture is seen {repeats} times per epoch, as its name says."
             )
         log.problems += _foreign(folder, names) + _same_stem(folder, pictures, config.caption_ext)
+    if left_out:
+        count = f"{len(left_out)} clips are" if len(left_out) > 1 else "a clip is"
+        log.problems.append(
+            f"{show(root)}: {count} left out (for instance {show(left_out[0])}); num_frames above 1 trains on clips."
+        )
     return found
 
 

@@ -18,6 +18,7 @@ import torch
 
 from plafond.data.batches import Item
 from plafond.data.cache import Settings, TensorCache, cache_folder, cache_key
+from plafond.data.clips import read_frames
 from plafond.data.digests import Digests, digest_of
 from plafond.data.folder import Picture
 from plafond.data.images import load_rgb, show, to_pixels
@@ -32,7 +33,7 @@ READERS = min(4, os.cpu_count() or 1)
 """Threads that decode pictures ahead of the encoder."""
 
 Encode = Callable[[torch.Tensor], torch.Tensor]
-"""From pixels, float32 (1, 3, H, W) in [-1, 1], to latents (1, ...)."""
+"""From pixels, float32 (1, 3, H, W) in [-1, 1], or (1, 3, frames, H, W) of a clip, to latents (1, ...)."""
 
 
 class LatentStore(Mapping[Item, torch.Tensor]):
@@ -144,14 +145,14 @@ class _Task:
 
 def _tasks(items: Iterable[Item], to_disk: bool | None, place: Path | None) -> list[_Task]:
     caches: dict[Path, tuple[TensorCache, Digests]] = {}
-    versions: dict[tuple[Path, Path, bool], dict[tuple[object, ...], list[Item]]] = {}
+    versions: dict[tuple[Path, Path, bool, tuple[int, ...]], dict[tuple[object, ...], list[Item]]] = {}
     for item in items:
         on_disk = item.config.cache_latents_to_disk if to_disk is None else to_disk
         version = (item.bucket, item.flip_x, item.flip_y, item.crop)
-        picture = versions.setdefault((item.picture.path, item.picture.root, on_disk), {})
-        picture.setdefault(version, []).append(item)
+        kept = (item.picture.path, item.picture.root, on_disk, item.picture.frames)
+        versions.setdefault(kept, {}).setdefault(version, []).append(item)
     in_memory, tasks = Digests(None), []
-    for (_, root, on_disk), by_version in versions.items():
+    for (_, root, on_disk, _), by_version in versions.items():
         if on_disk and root not in caches:
             folder = cache_folder(place or root, FOLDER)
             caches[root] = TensorCache(folder), Digests(folder)
@@ -176,29 +177,44 @@ def _load(task: _Task, signature: Settings) -> _Loaded | DataError:
                 return [(key, version, None) for key, version in zip(keys, task.versions, strict=True)]
         # The hash is that of the bytes that are decoded, whatever is written to the file meanwhile.
         data = path.read_bytes()
-        image = load_rgb(path, data)
+        digest = digest_of(data)
+        keys = [_key(version[0], digest, signature) for version in task.versions]
+        cached = [task.cache is not None and task.cache.get(key) is not None for key in keys]
+        missing = [version[0] for version, known in zip(task.versions, cached, strict=True) if not known]
+        pixels = _pixels(task.picture, missing, data)
     except OSError as error:
         return DataError(f"{show(path)}: cannot be read ({error.strerror}); expected a picture.")
     except DataError as error:
         return error
-    if image.size != (task.picture.width, task.picture.height):
-        return DataError(
-            f"{show(path)}: now {image.width}x{image.height} pixels, but {task.picture.width}x"
-            f"{task.picture.height} when the folder was read; expected it to stay the same during the start."
-        )
-    digest = digest_of(data)
-    loaded: _Loaded = []
-    for version in task.versions:
-        item = version[0]
-        key = _key(item, digest, signature)
-        cached = task.cache is not None and task.cache.get(key) is not None
-        pixels = to_pixels(image, item.bucket, flip_x=item.flip_x, flip_y=item.flip_y, crop=item.crop)
-        loaded.append((key, version, None if cached else pixels))
-    return loaded
+    return [
+        (key, version, None if known else pixels.pop(0))
+        for key, version, known in zip(keys, task.versions, cached, strict=True)
+    ]
+
+
+def _pixels(picture: Picture, versions: list[Item], data: bytes) -> list[torch.Tensor]:
+    """The pixels of each version; of a clip no frame is kept at its own size."""
+    images = (
+        read_frames(picture.path, picture.frames, data) if picture.frames else (load_rgb(picture.path, data),)
+    )
+    made: list[list[torch.Tensor]] = [[] for _ in versions]
+    for image in images:
+        if image.size != (picture.width, picture.height):
+            raise DataError(
+                f"{show(picture.path)}: now {image.width}x{image.height} pixels, but {picture.width}x{picture.height}"
+                " when the folder was read; expected it to stay the same during the start."
+            )
+        for item, frames in zip(versions, made, strict=True):
+            frames.append(
+                to_pixels(image, item.bucket, flip_x=item.flip_x, flip_y=item.flip_y, crop=item.crop)
+            )
+    return [torch.stack(frames, dim=1) if picture.frames else frames[0] for frames in made]
 
 
 def _key(item: Item, digest: str, signature: Settings) -> str:
-    return cache_key(signature, "latent", digest, str(item.bucket), item.flip_x, item.flip_y, *item.crop)
+    """Which latent: the frames of a clip count, a picture has none."""
+    crop, frames = item.crop, item.picture.frames
+    return cache_key(signature, "latent", digest, str(item.bucket), item.flip_x, item.flip_y, *crop, *frames)
 
 
 def _encode(encode: Encode, pixels: torch.Tensor, item: Item) -> torch.Tensor:
@@ -221,7 +237,8 @@ def _ahead(tasks: list[_Task], signature: Settings) -> Iterator[tuple[_Task, _Lo
         waiting: deque[tuple[_Task, Future[_Loaded | DataError]]] = deque()
         for task in tasks:
             waiting.append((task, pool.submit(_load, task, signature)))
-            if len(waiting) > READERS:
+            # a clip's pixels are those of many pictures
+            if len(waiting) > (1 if task.picture.frames else READERS):
                 first, future = waiting.popleft()
                 yield first, future.result()
         for first, future in waiting:

@@ -3,7 +3,8 @@
 A family is one file in this folder with an object named ``FAMILY``; it is found by listing the folder. Its module
 must not import torch or diffusers at the top, so that ``plafond --help`` and ``plafond check`` stay fast.
 
-Shapes: ``B`` batch, ``C`` latent channels, ``h``/``w`` latent height and width, ``H``/``W`` pixels.
+Shapes: ``B`` batch, ``C`` latent channels, ``h``/``w`` latent height and width, ``H``/``W`` pixels. The latents of a
+family of clips have a dimension for frames after that for channels, also those of a picture.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Family(Protocol):
         """The image autoencoder."""
 
     def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) in [-1, 1] to normalised latents (B, C, h, w): the posterior's mean."""
+        """Pixels (B, 3, H, W), or (B, 3, frames, H, W) of clips, in [-1, 1] to normalised latents (B, C, h, w): the
+        posterior's mean."""
 
     def load_transformer(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """The denoising model."""
@@ -116,12 +118,19 @@ class Family(Protocol):
 
     def preview(
         self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
-    ) -> Image:
-        """Draw one preview through the diffusers pipeline.
+    ) -> Image | list[Image]:
+        """Draw one preview through the diffusers pipeline: a picture or, of several frames, all of them.
 
         `text` has no batch dimension; where the preview is `guided`, the negative prompt's tensors stand beside the
         prompt's, with ``negative_`` before their names.
         """
+
+    usual_frames: int = 1
+    """Frames of a clip of which nothing is known, for plans."""
+
+    def frames(self, count: int) -> int:
+        """How many of so many frames a clip may have; one where the model knows only pictures."""
+        return 1
 
     risks: tuple[Risk, ...] = ()
     """Combinations that a plan warns of when checkpointing is off."""

@@ -96,9 +96,12 @@ def scheduler(source: Source) -> Any:
     """The checkpoint's own scheduler; a flow-matching Euler one where it names none that diffusers has."""
     import diffusers
 
+    from plafond.memory.residence import host_memory
+
     config = source.config("scheduler", "scheduler_config.json")
     usual = diffusers.FlowMatchEulerDiscreteScheduler
-    return getattr(diffusers, config.get("_class_name", ""), usual).from_config(config)
+    with host_memory():  # its tables of noise levels stay there
+        return getattr(diffusers, config.get("_class_name", ""), usual).from_config(config)
 
 
 def whole(side: int, multiple: int) -> int:

@@ -55,6 +55,7 @@ class Wan21(Family):
         },
         "vae": {"base_dim": 32},
     }
+    usual_frames = 81
     base_version = "wan_2.1"
     # ComfyUI, AI Toolkit and diffusers all read the original release's names
     lora_format = "native"
@@ -117,7 +118,11 @@ class Wan21(Family):
         )
 
     def encode_text(self, encoders: Any, prompts: Sequence[str]) -> list[TextEmbedding]:
-        """``prompt_embeds`` (512, features) of each prompt; zeros behind its end."""
+        """``prompt_embeds`` (512, features) of each prompt; zeros behind its end.
+
+        The pipeline fills prompts up before UMT5 reads them, and hides the filling from it; here each is read alone
+        and filled up afterwards.
+        """
         import torch
         from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
@@ -127,20 +132,13 @@ class Wan21(Family):
         found = []
         for prompt in prompts:
             with host_memory():
-                tokens = tokenizer(
-                    prompt_clean(prompt),
-                    padding="max_length",
-                    max_length=TEXT_TOKENS,
-                    truncation=True,
-                    return_tensors="pt",
-                )
-                length = int(tokens.attention_mask.sum())
+                ids = tokenizer(
+                    prompt_clean(prompt), max_length=TEXT_TOKENS, truncation=True, return_tensors="pt"
+                ).input_ids
             with torch.no_grad():
-                states = encoder(
-                    put(tokens.input_ids, encoder.device), put(tokens.attention_mask, encoder.device)
-                ).last_hidden_state[0]
-                filling = states.new_zeros(TEXT_TOKENS - length, states.shape[1])
-                found.append({"prompt_embeds": torch.cat([states[:length], filling])})
+                states = encoder(input_ids=put(ids, encoder.device)).last_hidden_state[0]
+                filling = states.new_zeros(TEXT_TOKENS - states.shape[0], states.shape[1])
+                found.append({"prompt_embeds": torch.cat([states, filling])})
         return found
 
     # ------------------------------------------------------------------------------------------------ images
@@ -161,13 +159,18 @@ class Wan21(Family):
 
         return from_config(AutoencoderKLWan, source.config("vae"))
 
+    def frames(self, count: int) -> int:
+        """4n + 1: the first frame has a latent of its own, each four after it share one."""
+        return max(0, count - 1) // 4 * 4 + 1
+
     def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
-        """Normalised latents (B, C, 1, h, w)."""
+        """Normalised latents (B, C, frames, h, w)."""
         import torch
 
         config: Any = vae.config
+        clip = pixels if pixels.dim() == 5 else pixels.unsqueeze(2)
         with torch.no_grad():
-            latents = vae.encode(pixels.unsqueeze(2)).latent_dist.mode()  # type: ignore[operator]
+            latents = vae.encode(clip).latent_dist.mode()  # type: ignore[operator]
         mean, deviation = (
             torch.tensor(values, device=latents.device, dtype=latents.dtype).view(1, -1, 1, 1, 1)
             for values in (config.latents_mean, config.latents_std)
@@ -220,8 +223,8 @@ class Wan21(Family):
 
     def preview(
         self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
-    ) -> Image:
-        """One picture at the item's size, seed, steps and guidance."""
+    ) -> Image | list[Image]:
+        """A picture or a clip at the item's size, seed, steps and guidance."""
         import torch
         from diffusers import WanPipeline
 
@@ -231,16 +234,17 @@ class Wan21(Family):
             scheduler=scheduler(source), vae=vae, transformer=transformer, text_encoder=None, tokenizer=None
         )
         pipeline.set_progress_bar_config(disable=True)
-        return pipeline(  # type: ignore[no-any-return]
+        drawn: list[Image] = pipeline(
             **{name: tensor[None] for name, tensor in text.items()},
             width=whole(item.width, self.divisor),
             height=whole(item.height, self.divisor),
-            num_frames=1,
+            num_frames=self.frames(item.num_frames),
             num_inference_steps=item.sample_steps,
             guidance_scale=item.guidance_scale,
             generator=torch.Generator("cpu").manual_seed(item.seed),
             output_type="pil",
-        ).frames[0][0]
+        ).frames[0]
+        return drawn if len(drawn) > 1 else drawn[0]
 
     # ------------------------------------------------------------------------------------------------ names
 

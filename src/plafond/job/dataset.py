@@ -97,6 +97,15 @@ class DatasetConfig(Section):
     fps: int = Field(24, ge=1, description="Frame rate that clips are read at.")
     shrink_video_to_frames: Flag = Field(True, description="Spread the frames evenly over the clip.")
     auto_frame_count: Flag = Field(False, description="Use as many frames as each clip has.")
+    trim_auto_frame_count_tail: Flag = Field(
+        True,
+        description="With auto_frame_count: drop what is over at the end instead of spreading the frames.",
+    )
     do_i2v: Flag = Field(False, description="Keep the first frame as a condition (image to video).")
     num_workers: int = Field(2, ge=0, description="Processes that read data ahead.")
     prefetch_factor: int = Field(2, ge=1, description="Batches that each of them reads ahead.")
+
+    @property
+    def has_clips(self) -> bool:
+        """Whether clips are looked for beside pictures."""
+        return self.num_frames > 1 or self.auto_frame_count

@@ -102,7 +102,6 @@ DATASET: Mapping[str, Known] = {
     "guidance_type": Known("targeted"),
     "extra_values": Known([]),
     "diff_output_preservation_class": Known("", switch="diff_output_preservation"),
-    "trim_auto_frame_count_tail": Known(True),
     "poi": Known(None),
     **_off(
         *("random_scale", "shuffle_augmentations", "standardize_images", "debug"),

@@ -34,11 +34,8 @@ CONSEQUENCES: dict[str, dict[str, str]] = {
         "mask_path": "the whole picture counts",
         "alpha_mask": "the whole picture counts",
         "invert_mask": "the whole picture counts",
-        "num_frames": "pictures only",
-        "auto_frame_count": "pictures only",
-        "do_i2v": "pictures only",
+        "do_i2v": "the first frame is no condition",
     },
-    "sample": {"num_frames": "previews are pictures"},
 }
 
 
@@ -96,4 +93,3 @@ def _sections(process: ProcessConfig, path: KeyPath) -> Iterator[tuple[str, Sect
     yield "train", process.train, (*path, "train")
     for index, dataset in enumerate(process.datasets):
         yield "datasets", dataset, (*path, "datasets", index)
-    yield "sample", process.sample, (*path, "sample")

@@ -11,6 +11,7 @@ from typing import Any
 from plafond.errors import JobError
 from plafond.job.checks import contradictions
 from plafond.job.document import Document, DocumentError, KeyPath
+from plafond.job.frames import warn_of_frames
 from plafond.job.keys import NOT_USED
 from plafond.job.not_yet import not_yet
 from plafond.job.overrides import apply_overrides
@@ -97,6 +98,7 @@ class _Reader:
         for index, process in enumerate(ready):
             contradictions(process, ("config", "process", index), self.source)
             not_yet(process, ("config", "process", index), self.source)
+            warn_of_frames(process, ("config", "process", index), self.source)
         self.source.raise_first()
         return Job(
             name=name,

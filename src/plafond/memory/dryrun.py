@@ -32,6 +32,7 @@ from plafond.memory.stage import Stage
 from plafond.memory.standins import (
     ask_blank,
     control_buckets,
+    pixels_of,
     stand_in,
     training_controls,
     unfilled,
@@ -129,7 +130,7 @@ class Rehearsal:
             ledger.stage = "encoding pictures"
             for size in {bucket, *control_buckets(self.process, self.family, bucket)}:
                 with host_memory():
-                    pixels = unfilled(1, 3, size.height, size.width)
+                    pixels = unfilled(*pixels_of(size))
                 self.family.encode_image(vae, put(pixels, self.device, self.dtype))
             return ledger.trace
 
@@ -300,11 +301,11 @@ class Rehearsal:
         return known[controls]
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
-        """(C, h, w) of a picture of this bucket, as the autoencoder makes it."""
+        """(C, h, w), or (C, frames, h, w), of a picture of this bucket, as the autoencoder makes it."""
         known = self.parts.latent_shapes
         if bucket not in known:
             with self._ledger(), host_memory():
-                pixels = torch.empty(1, 3, bucket.height, bucket.width, device=self.device, dtype=self.dtype)
+                pixels = torch.empty(*pixels_of(bucket), device=self.device, dtype=self.dtype)
                 known[bucket] = tuple(self.family.encode_image(self.vae, pixels).shape[1:])
         return known[bucket]
 

@@ -140,10 +140,10 @@ def _flash_backward(args: tuple[Any, ...], out: Any) -> Iterable[int]:
 
 
 def _convolution(args: tuple[Any, ...], out: Any) -> Iterable[int]:
-    # cuDNN's half-precision kernels want the channels last and keep a copy of both sides in their workspace. An
-    # estimate: the true size depends on the algorithm that cuDNN's heuristic picks.
+    # cuDNN's half-precision kernels, of pictures and of clips, want the channels last and keep a copy of both sides in
+    # their workspace. An estimate: the true size depends on the algorithm that cuDNN's heuristic picks.
     x: Tensor = args[0]
-    if x.dtype == torch.float32 or x.dim() != 4:
+    if x.dtype == torch.float32 or x.dim() not in (4, 5):
         return ()
     return (x.numel() * x.element_size() + out.numel() * out.element_size(),)
 

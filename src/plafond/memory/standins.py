@@ -27,6 +27,12 @@ def unfilled(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros((), dtype=dtype).expand(shape)
 
 
+def pixels_of(bucket: Bucket) -> tuple[int, ...]:
+    """Shape of the pixels of one picture or clip."""
+    frames = (bucket.frames,) if bucket.frames > 1 else ()
+    return (1, 3, *frames, bucket.height, bucket.width)
+
+
 def stand_in(embedding: TextEmbedding, dtype: torch.dtype) -> TextEmbedding:
     """An embedding as the caches hold it: numbers without memory of their own, integers as they are."""
     return {

@@ -200,8 +200,12 @@ class Forecaster:
             yield "train", bucket, shapes.batches[bucket], None
         samples = () if self.process.train.disable_sampling else self.process.sample.samples
         if samples:
-            item = max(samples, key=lambda item: item.width * item.height)
-            yield "preview", Bucket(item.width, item.height), 1, item
+            sizes = [
+                (Bucket(item.width, item.height, self.family.frames(item.num_frames)), item)
+                for item in samples
+            ]
+            bucket, item = max(sizes, key=lambda size: size[0].pixels)
+            yield "preview", bucket, 1, item
         yield "save", None, 1, None
 
     def _phase(self, name: str, bucket: Bucket | None, batch: int, item: SampleItem | None) -> Phase:

@@ -56,7 +56,7 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
 
 def _table(plan: Plan) -> list[str]:
     device = "live" if plan.virtual else "device"
-    head = f"{'phase':<14}{'bucket':<11}{'batch':>5}  {'allocated':>10}  {device:>10}  of the ceiling"
+    head = f"{'phase':<14}{'bucket':<14}{'batch':>5}  {'allocated':>10}  {device:>10}  of the ceiling"
     rows = [head]
     for phase in plan.phases:
         share = phase.device_bytes / plan.ceiling.bytes
@@ -66,7 +66,7 @@ def _table(plan: Plan) -> list[str]:
         batch = str(phase.batch) if phase.phase == "train" else ""
         verdict = "" if phase.fits else "  does not fit"
         rows.append(
-            f"{NAMES[phase.phase]:<14}{bucket:<11}{batch:>5}  {gib(phase.summary.allocated_bytes):>10}"
+            f"{NAMES[phase.phase]:<14}{bucket:<14}{batch:>5}  {gib(phase.summary.allocated_bytes):>10}"
             f"  {gib(phase.device_bytes):>10}  {bar} {share:4.0%}{verdict}"
         )
     return rows
@@ -201,7 +201,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
     return {
         "phase": phase.phase,
         "bucket": None if phase.bucket is None else str(phase.bucket),
-        "frames": 1,
+        "frames": 1 if phase.bucket is None else phase.bucket.frames,
         "batch": phase.batch,
         "weights_bytes": kinds.get("weights", 0),
         "lora_bytes": kinds.get("lora", 0),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from plafond.data.batches import build_items, plan_batches
 from plafond.data.buckets import Bucket, bucket_for
+from plafond.data.clips import take_frames
 from plafond.data.controls import match_controls, with_controls
 from plafond.data.folder import scan
 from plafond.families._contract import Family
@@ -42,9 +43,10 @@ def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
         return Shapes(
             batches=batches,
             mixed=len(batches) > 1,
-            assumed=f"{names}: not here; planned for square and 2:1 pictures of every resolution",
+            assumed=f"{names}: not here; planned for square and 2:1 {_kind(batches)} of every resolution",
         )
-    scans = [match_controls(scan(config, i), family.controls) for i, config in enumerate(process.datasets)]
+    scans = [take_frames(scan(config, i), family.frames) for i, config in enumerate(process.datasets)]
+    scans = [match_controls(found, family.controls) for found in scans]
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
     plans = plan_batches(items, process.train.batch_size, process.training_seed)
     shapes = {shape for plan in plans if plan is not None for shape in plan.shapes()}
@@ -58,13 +60,22 @@ def _assumed(process: ProcessConfig, family: Family) -> dict[Bucket, int]:
     found: dict[Bucket, int] = {}
     for data in process.datasets or (DatasetConfig(folder_path="."),):
         size = data.batch_size or process.train.batch_size
+        frames = family.frames(family.usual_frames if data.auto_frame_count else data.num_frames)
         for resolution in data.resolution:
             for wide, high in ((1, 1), WORST_ASPECT):
                 # large enough that the picture is never the smaller of the two
                 side = 4 * resolution
                 bucket = bucket_for(side * wide, side * high, resolution, family.divisor)
+                bucket = replace(bucket, frames=frames)
                 found[bucket] = max(found.get(bucket, 0), size)
     return _largest_first(found)
+
+
+def _kind(batches: dict[Bucket, int]) -> str:
+    frames = sorted({bucket.frames for bucket in batches})
+    if frames == [1]:
+        return "pictures"
+    return f"clips of {' and '.join(map(str, frames))} frames"
 
 
 def _largest_first(found: dict[Bucket, int]) -> dict[Bucket, int]:

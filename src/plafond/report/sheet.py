@@ -8,6 +8,9 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from plafond.data.clips import read_frames, read_header
+from plafond.data.images import EXTENSIONS
+
 MARGIN = 12
 CELL = 224
 """Longer side of a preview on the sheet, in pixels."""
@@ -41,11 +44,19 @@ def contact_sheet(
             path = previews[row]
             if path is None:
                 continue
-            with Image.open(path) as file:
-                picture = file.convert("RGB")
-                scale = CELL / max(picture.size)
-                size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-                picture = picture.resize(size, Image.Resampling.LANCZOS)
+            picture = _shown(path)
+            scale = CELL / max(picture.size)
+            size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+            picture = picture.resize(size, Image.Resampling.LANCZOS)
             x = label + MARGIN + column * (CELL + MARGIN)
             sheet.paste(picture, (x + (CELL - size[0]) // 2, y + (CELL - size[1]) // 2))
     sheet.save(target, format="PNG")
+
+
+def _shown(path: Path) -> Image.Image:
+    """A preview; of a clip the frame in the middle."""
+    if path.suffix.lower() not in EXTENSIONS:
+        _, _, clip = read_header(path)
+        return next(iter(read_frames(path, (clip.count // 2,))))
+    with Image.open(path) as file:
+        return file.convert("RGB")

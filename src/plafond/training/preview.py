@@ -13,6 +13,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from plafond.data.clips import write_clip
 from plafond.data.images import load_rgb
 from plafond.data.text import Question
 from plafond.families._contract import Family, TextEmbedding, control
@@ -74,8 +75,12 @@ class Previewer:
                     break
                 progress(index, len(items))
                 picture = self.picture(item, vae)
-                target = self.folder.sample(step, index, self.process.sample.format)
-                write_atomically(target, partial(_save, picture, extension=self.process.sample.format))
+                if isinstance(picture, list):
+                    target = self.folder.sample(step, index, "mp4")
+                    write_atomically(target, partial(write_clip, picture, item.fps))
+                else:
+                    target = self.folder.sample(step, index, self.process.sample.format)
+                    write_atomically(target, partial(_save, picture, extension=self.process.sample.format))
                 written.append(target)
         progress(len(items), len(items))
         return written
@@ -94,8 +99,8 @@ class Previewer:
         finally:
             move_out(vae)
 
-    def picture(self, item: SampleItem, vae: nn.Module) -> Image:
-        """Draw one preview."""
+    def picture(self, item: SampleItem, vae: nn.Module) -> Image | list[Image]:
+        """Draw one preview: a picture, or the frames of a clip."""
         if item.seed < 0:
             item = item.model_copy(update={"seed": secrets.randbelow(2**31)})
         text = dict(self.texts[about_preview(self.family, item, item.prompt)])

@@ -20,6 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,11 @@ class RunFolder:
         """Rename an existing folder out of the way (``--fresh``); nothing is deleted."""
         if not self.path.exists():
             return None
-        target = self.path.with_name(f"{self.name}-before-{time.strftime('%Y%m%d-%H%M%S')}")
+        name = f"{self.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"
+        names = chain(
+            [name], (f"{name}-{number}" for number in count(2))
+        )  # there may be another of this second
+        target = next(path for path in map(self.path.with_name, names) if not path.exists())
         self.path.rename(target)
         return target
 

@@ -1,0 +1,34 @@
+"""Numbers of frames that the job's model takes in another way than they are written."""
+
+from __future__ import annotations
+
+from plafond.families import families
+from plafond.job.document import KeyPath
+from plafond.job.schema import ProcessConfig
+from plafond.job.source import Source
+
+
+def warn_of_frames(process: ProcessConfig, path: KeyPath, source: Source) -> None:
+    """Warn of clips for a model of pictures, and of numbers of frames that are rounded."""
+    arch = process.model.arch
+    family = next((each for each in families() if arch in each.archs), None)
+    if family is None:
+        return
+    written = [((*path, "datasets", index), data.num_frames) for index, data in enumerate(process.datasets)]
+    written.append(((*path, "sample"), process.sample.num_frames))
+    common = process.sample.num_frames
+    written += [
+        ((*path, "sample", "samples", index), item.num_frames)
+        for index, item in enumerate(process.sample.samples)
+        if item.num_frames != common
+    ]
+    only_pictures = family.frames(family.usual_frames) == 1
+    for place, count in written:
+        taken = family.frames(count)
+        if taken == count:
+            continue
+        said = "pictures only" if only_pictures else f"{taken} frames instead of {count}"
+        source.warn((*place, "num_frames"), f"{arch} takes {said}")
+    for index, data in enumerate(process.datasets):
+        if data.auto_frame_count and only_pictures:
+            source.warn((*path, "datasets", index, "auto_frame_count"), f"{arch} takes pictures only")
