@@ -21,6 +21,7 @@ from plafond.cli.plan import plan
 from plafond.cli.queue import queue
 from plafond.cli.schema import schema
 from plafond.cli.train import train
+from plafond.cli.ui import ui
 from plafond.errors import PlafondError
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (plan, fit, diff, train, doctor, check, demo, models, gpus, calibrate, schema):
+for command in (plan, fit, diff, train, doctor, check, demo, models, gpus, calibrate, schema, ui):
     app.command()(command)
 app.command("gc-test")(gc_test)
 app.add_typer(queue, name="queue")

@@ -79,12 +79,13 @@ def read_size(path: Path) -> tuple[int, int]:
     return (height, width) if turned else (width, height)
 
 
-def load_rgb(path: Path, data: bytes | None = None) -> Image.Image:
+def load_rgb(path: Path, data: bytes | None = None, *, side: int | None = None) -> Image.Image:
     """The fully decoded picture as 8-bit RGB, upright; the first frame of an animation.
 
     Args:
         path: the file; it names the picture in messages.
         data: its bytes when the caller has read them already.
+        side: so many pixels on the longer side are enough, which makes JPEG faster.
 
     Raises:
         DataError: the bytes cannot be decoded to the end; the message names the file.
@@ -93,6 +94,8 @@ def load_rgb(path: Path, data: bytes | None = None) -> Image.Image:
         _named(path),
         Image.open(BytesIO(data) if data is not None else path, formats=list(FORMATS)) as image,
     ):
+        if side is not None:
+            image.draft(None, (side, side))
         image.load()
         return to_rgb(ImageOps.exif_transpose(image))
 

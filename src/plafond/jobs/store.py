@@ -37,6 +37,10 @@ PATIENCE = 30.0
 """Seconds to wait for another process's transaction, which takes milliseconds."""
 
 
+class NoJobError(UsageError):
+    """There is no job of that number."""
+
+
 class _Base(MappedAsDataclass, DeclarativeBase):
     pass
 
@@ -132,12 +136,12 @@ class Store:
         """One job.
 
         Raises:
-            UsageError: there is none of that number.
+            NoJobError: there is none of that number.
         """
         with Session(self._engine, expire_on_commit=False) as session:
             found = session.get(Entry, number)
         if found is None:
-            raise UsageError(f"there is no job {number}; `plafond queue list` shows those that there are")
+            raise NoJobError(f"there is no job {number}; `plafond queue list` shows those that there are")
         return found
 
     def of_run(self, run_folder: str) -> Entry | None:

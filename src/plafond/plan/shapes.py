@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,13 +12,16 @@ from plafond.data.batches import build_items, plan_batches
 from plafond.data.buckets import Bucket, bucket_for
 from plafond.data.clips import take_frames
 from plafond.data.controls import match_controls, with_controls
-from plafond.data.folder import scan
+from plafond.data.folder import Scan, scan
 from plafond.families._contract import Family
 from plafond.job.dataset import DatasetConfig
 from plafond.job.schema import ProcessConfig
 
 WORST_ASPECT = (2, 1)
 """Sides of the long picture that stands in when the data is not at hand."""
+
+reader: ContextVar[Callable[[DatasetConfig, int], Scan]] = ContextVar("reader", default=scan)
+"""Reads a data set; a process that plans again and again may remember what it has read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,8 @@ def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
             mixed=len(batches) > 1,
             assumed=f"{names}: not here; planned for square and 2:1 {_kind(batches)} of every resolution",
         )
-    scans = [take_frames(scan(config, i), family.frames) for i, config in enumerate(process.datasets)]
+    read = reader.get()
+    scans = [take_frames(read(config, i), family.frames) for i, config in enumerate(process.datasets)]
     scans = [match_controls(found, family.controls) for found in scans]
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
     plans = plan_batches(items, process.train.batch_size, process.training_seed)

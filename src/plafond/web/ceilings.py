@@ -1,0 +1,32 @@
+"""The ceiling of a job of the queue, without touching the device: a plan must not take memory from what is planned."""
+
+from __future__ import annotations
+
+from plafond.jobs.queue import Where
+from plafond.memory.calibration import with_overhead
+from plafond.memory.gpus import Ceiling, catalogued, context_overhead, gib
+from plafond.plan.terminal import ceiling_of, no_ceiling
+
+
+def ceiling_at(where: Where) -> Ceiling:
+    """What a job may take: what is asked for, else what the driver says is free, else without limit on the CPU.
+
+    Raises:
+        UsageError: the ceiling cannot be read.
+    """
+    virtual = where.device == "cpu"
+    if where.vram or where.gpu:
+        return ceiling_of(where.vram, where.gpu, virtual=virtual)
+    if virtual:
+        return no_ceiling(virtual=True)
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(where.device.partition(":")[2] or 0))
+        name = str(pynvml.nvmlDeviceGetName(handle))
+        free = int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+    finally:
+        pynvml.nvmlShutdown()
+    found = Ceiling(free, context_overhead(), f"{gib(free)} free on {name}", catalogued(name))
+    return with_overhead(found, name)

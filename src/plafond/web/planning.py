@@ -1,0 +1,233 @@
+"""The planning process: ``python -m plafond.web.planning`` answers questions about jobs, line by line.
+
+It imports torch once, remembers what data folders hold, and drops work that a later question has made superfluous.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from plafond.data.folder import Scan, scan
+from plafond.data.walk import walk
+from plafond.errors import JobError, PlafondError
+from plafond.job.dataset import DatasetConfig
+from plafond.job.reading import job_of
+from plafond.job.schema import Job
+from plafond.jobs.queue import Where
+from plafond.plan import shapes
+from plafond.plan.report import sentence
+from plafond.web.asking import Question
+from plafond.web.ceilings import ceiling_at
+
+MOST_SCANS = 32
+
+
+class Superseded(Exception):
+    """A later question of the same slot has come."""
+
+
+class Say(Protocol):
+    """Takes a piece of an answer."""
+
+    def __call__(self, kind: str, **values: Any) -> None:
+        """Take one."""
+
+
+class Desk:
+    """Takes questions from one stream and writes answers to another.
+
+    Args:
+        questions: one JSON object per line.
+        answers: likewise.
+    """
+
+    def __init__(self, questions: TextIO, answers: TextIO):
+        self._answers = answers
+        self._pending: list[dict[str, Any]] = []
+        self._coming: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._listen, args=(questions,), daemon=True).start()
+
+    def _listen(self, questions: TextIO) -> None:
+        for line in questions:
+            self._coming.put(json.loads(line))
+        self._coming.put(None)
+
+    def work(self) -> None:
+        """Answer until the other end closes."""
+        while (asked := self._next()) is not None:
+            number, slot = asked.pop("id"), asked["slot"]
+            question = Question(**{**asked, "where": Where(**asked["where"])})
+
+            def say(kind: str, number: int = number, slot: str = slot, **values: Any) -> None:
+                self._say(number, kind, **values)
+                self._make_sure(slot)
+
+            try:
+                answer(question, say)
+                self._say(number, "done")
+            except Superseded:
+                self._say(number, "superseded")
+            except PlafondError as error:
+                self._say(number, "error", **_place(error))
+
+    def _next(self) -> dict[str, Any] | None:
+        """The oldest question that is not superfluous; None when there will be no more."""
+        if not self._pending:
+            first = self._coming.get()
+            if first is None:
+                return None
+            self._pending.append(first)
+        self._collect()
+        asked = self._pending.pop(0)
+        if self._is_old(asked["slot"]):
+            self._say(asked["id"], "superseded")
+            return self._next()
+        return asked
+
+    def _collect(self) -> None:
+        while not self._coming.empty():
+            asked = self._coming.get()
+            if asked is None:
+                raise SystemExit
+            self._pending.append(asked)
+
+    def _is_old(self, slot: str) -> bool:
+        return bool(slot) and any(asked["slot"] == slot for asked in self._pending)
+
+    def _make_sure(self, slot: str) -> None:
+        self._collect()
+        if self._is_old(slot):
+            raise Superseded
+
+    def _say(self, number: int, kind: str, **values: Any) -> None:
+        self._answers.write(json.dumps({"id": number, "kind": kind, **values}) + "\n")
+        self._answers.flush()
+
+
+def answer(question: Question, say: Say) -> None:
+    """Answer one question, piece by piece.
+
+    Args:
+        question: what is asked.
+        say: takes a piece, its kind first; raises `Superseded` when the rest is of no use any more.
+    """
+    os.chdir(question.folder)
+    job = job_of(question.text, Path(f"job{question.suffix}"), overrides=question.overrides)
+    {"forecast": _forecast, "fit": _fit, "diagnose": _diagnose}[question.what](job, question, say)
+
+
+def _forecast(job: Job, question: Question, say: Say) -> None:
+    """The plan of every process, then what would help, one by one."""
+    from plafond.memory.collector import paused
+    from plafond.plan.forecast import Forecaster
+    from plafond.plan.remedies import each_remedy
+    from plafond.plan.report import as_json
+    from plafond.plan.risks import risk_warning
+
+    def step(phase: str, done: int, count: int) -> None:
+        say("step", phase=phase, done=done, count=count)
+
+    virtual = question.where.device == "cpu"
+    ceiling = ceiling_at(question.where)
+    plans = []
+    for index, process in enumerate(job.processes):
+        with job.placing(index):
+            plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
+        plans.append(plan)
+        notes = (risk_warning(process), plan.shapes.assumed)
+        report = as_json(job, plan, (), [*job.warnings, *(note for note in notes if note)])
+        say("plan", process=index, sentence=sentence(plan), limited=_limited(question), plan=report)
+    for index, plan in enumerate(plans):
+        if plan.verdict == "fits" or not question.remedies:
+            continue
+        with job.placing(index), paused():
+            for remedy in each_remedy(plan):
+                say("remedy", process=index, remedy=asdict(remedy))
+
+
+def _limited(question: Question) -> bool:
+    """Whether there is a ceiling at all: the CPU has none unless one is asked for."""
+    where = question.where
+    return where.device != "cpu" or where.vram is not None or where.gpu is not None
+
+
+def _fit(job: Job, question: Question, say: Say) -> None:
+    from plafond.plan.fit import Fitter
+    from plafond.plan.fit_report import as_json
+
+    virtual = question.where.device == "cpu"
+    fitter = Fitter(job, ceiling_at(question.where), virtual=virtual, allow_quality=question.quality)
+    fitted = fitter.fit()
+    say("fitted", text=fitted.text, report=dict(as_json(fitted, None)))
+
+
+def _diagnose(job: Job, question: Question, say: Say) -> None:
+    from plafond.advice.against_plan import ON_THE_CARD, for_job
+    from plafond.advice.diagnose import diagnose
+    from plafond.advice.language import speaker
+    from plafond.advice.report import as_json
+    from plafond.plan.forecast import Forecaster
+
+    found = diagnose(question.log.encode())
+    if found.failed and found.memory:
+        plan = None
+        if found.cause in ON_THE_CARD and _limited(question):
+            virtual = question.where.device == "cpu"
+            plan = Forecaster(job.processes[0], ceiling_at(question.where), virtual=virtual).plan()
+        found = for_job(found, job.processes[0], plan)
+    say("diagnosis", failed=found.failed, report=as_json(found, speaker(question.language)))
+
+
+def _place(error: PlafondError) -> dict[str, Any]:
+    if isinstance(error, JobError):
+        return {"message": error.message, "line": error.line, "key": error.key}
+    return {"message": str(error), "line": None, "key": None}
+
+
+@lru_cache(maxsize=MOST_SCANS)
+def _scanned(config: DatasetConfig, index: int, signature: tuple[Any, ...]) -> Scan:
+    return scan(config, index)
+
+
+def _remembered(config: DatasetConfig, index: int = 0) -> Scan:
+    """A data set as it was read last, as long as no file of it has changed."""
+    return replace(_scanned(config, index, _signature(config)), config=config)
+
+
+def _signature(config: DatasetConfig) -> tuple[Any, ...]:
+    """Tells one state of a data folder from another, without opening a file."""
+    root = Path(config.folder_path).expanduser()
+    if not root.is_dir():
+        return (root.stat().st_mtime_ns,) if root.exists() else ()
+    found = []
+    for folder, _ in walk(root, set(), []):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stat = entry.stat()
+                found.append((entry.path, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
+
+
+def main() -> None:
+    """Answer the questions of standard input; everything that libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    shapes.reader.set(_remembered)
+    # imported once, before the first question; others are imported where they are used
+    import plafond.memory.dryrun
+    import plafond.plan.remedies  # noqa: F401
+
+    desk = Desk(sys.stdin, answers)
+    desk.work()
+
+
+if __name__ == "__main__":
+    main()
