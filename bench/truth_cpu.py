@@ -29,7 +29,7 @@ from plafond.job.dataset import DatasetConfig
 from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleItem
-from plafond.job.schema import ProcessConfig
+from plafond.job.schema import PlafondConfig, ProcessConfig
 from plafond.job.train import EmaConfig, TrainConfig
 from plafond.memory.dryrun import Rehearsal
 from plafond.memory.kernels import Target
@@ -71,16 +71,22 @@ class Case:
     live: bool = False
     rank: int = 8
     qtype: str = ""
+    levels: str = ""
+    streamed: float = 0
+    tiled: bool = False
 
     def __str__(self) -> str:
         parts = [self.model, self.phase, f"{self.side[0]}x{self.side[1]}"]
         if self.phase == "train":
-            parts += [f"batch {self.batch}", "checkpointing" if self.checkpointing else "no checkpointing"]
+            kept = "checkpointing" if self.checkpointing else "no checkpointing"
+            parts += [f"batch {self.batch}", f"blocks keep: {self.levels}" if self.levels else kept]
             parts += [f"accumulation {self.accumulation}"] if self.accumulation > 1 else []
             parts += [self.optimizer]
         parts += ["average"] if self.ema else []
         parts += ["live text"] if self.live else []
         parts += [self.qtype] if self.qtype else []
+        parts += [f"{self.streamed:.0%} streamed"] if self.streamed else []
+        parts += ["tiled"] if self.tiled else []
         return ", ".join([*parts, self.dtype])
 
     @property
@@ -89,8 +95,14 @@ class Case:
         return ProcessConfig(
             type="sd_trainer",
             model=ModelConfig(
-                name_or_path="x", arch="flux", quantize=bool(self.qtype), qtype=self.qtype or "qfloat8"
+                name_or_path="x",
+                arch="flux",
+                quantize=bool(self.qtype),
+                qtype=self.qtype or "qfloat8",
+                layer_offloading=self.streamed > 0,
+                layer_offloading_transformer_percent=self.streamed or 1.0,
             ),
+            plafond=PlafondConfig(activation_plan=self.levels or None, tiled_previews=self.tiled),
             network=NetworkConfig(type="lora", linear=self.rank, linear_alpha=self.rank),
             datasets=(DatasetConfig(folder_path="."),),
             train=TrainConfig(
@@ -133,6 +145,15 @@ def cases() -> Iterator[Case]:
         yield Case(model="middle", checkpointing=checkpointing, qtype=qtype, dtype="bfloat16")
         yield Case(model="tiny", checkpointing=checkpointing, qtype=qtype, batch=2)
     yield Case(model="middle", phase="preview", qtype="uint3", dtype="bfloat16")
+    for levels, dtype in itertools.product(
+        ("attention", "selective 500", "selective 5000", "offload"), ("float32", "bfloat16")
+    ):
+        yield Case(model="middle", levels=levels, dtype=dtype, batch=2)
+    for streamed, dtype in itertools.product((1.0, 0.5), ("float32", "bfloat16")):
+        yield Case(model="middle", streamed=streamed, dtype=dtype)
+        yield Case(model="middle", streamed=streamed, dtype=dtype, levels="offload", qtype="int8")
+        yield Case(model="middle", phase="preview", streamed=streamed, dtype=dtype)
+    yield Case(model="tiny", phase="preview", tiled=True, side=(1024, 768))
     for dtype in ("float32", "bfloat16"):
         yield Case(phase="encode_text", dtype=dtype)
         yield Case(phase="cache_latents", dtype=dtype, side=(512, 512))

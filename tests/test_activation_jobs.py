@@ -16,9 +16,7 @@ from plafond.activations.plan import asked_for
 from plafond.cli import main
 from plafond.memory.gpus import Ceiling
 from plafond.plan.forecast import Forecaster, Plan
-from plafond.training.budget import Budget
 from plafond.training.run_folder import RunFolder
-from plafond.training.start import run_each
 from runs import assert_same_weights, folder_of, losses
 from runs import run as train
 
@@ -31,14 +29,9 @@ def plan_of(job: Path, ceiling: int, *overrides: str) -> Plan:
 
 
 def run(job: Path, ceiling: int, *overrides: str) -> RunFolder:
-    """Plan, then train by that plan; nothing may go wrong on the way."""
-    plan = plan_of(job, ceiling, *overrides)
-    assert plan.verdict == "fits"
-    predicted = {
-        str(phase.bucket): phase.summary.allocated_bytes for phase in plan.phases if phase.phase == "train"
-    }
-    budget = Budget(ceiling=ceiling, predicted=predicted, activations=plan.activations, recover=False)
-    list(run_each(plafond.load_job(job, overrides=overrides), device="cpu", fresh=True, budgets=[budget]))
+    """Train under a ceiling; nothing may go wrong on the way."""
+    loaded = plafond.load_job(job, overrides=overrides)
+    plafond.train(loaded, device="cpu", fresh=True, ceiling=ceiling, recover=False)
     return folder_of(job)
 
 

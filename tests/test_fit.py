@@ -95,7 +95,7 @@ def fit(path: Path, size: int, **options: Any) -> Fitted:
 CEILINGS = (4.2, 3.3, 3.0, 2.4, 1.8, 1.4, 1.2)
 
 
-@pytest.mark.parametrize(("checkpointing", "quality"), product(("false", "true"), (False, True)))
+@pytest.mark.parametrize(("checkpointing", "quality"), list(product(("false", "true"), (False, True))))
 def test_what_it_writes_fits_and_is_minimal(
     tmp_path: Path, micro_checkpoint: Path, photos: Path, checkpointing: str, quality: bool
 ) -> None:
@@ -161,7 +161,7 @@ def test_kept_settings_stay(job: Path) -> None:
     changed = {key for step in found["changes"] for key in step["change"]}
     assert not changed & {"train.gradient_checkpointing", "train.batch_size", "plafond.activation_plan"}
     assert (code == 0) == found["fits"]
-    code, out = run(job, "--vram", "2.4MB", "--keep", "train")
+    code, out = run(job, "--vram", "2.4MB", "--keep", "train", "--keep", "plafond")
     assert code == 3
     assert "without --keep train" in out
     assert not job.with_name("job.fit.yaml").exists()
@@ -218,9 +218,11 @@ def test_several_processes_and_anchors(job: Path) -> None:
     assert code == 0
     assert {step["process"] for step in json.loads(out)["changes"]} == {0, 1}
     # what two processes share is not changed for one of them
-    shared = process.replace("      train:\n", "      train: &ours\n")
+    plan = "      plafond: &mine {}\n"
+    shared = process.replace("      train:\n", f"{plan}      train: &ours\n")
     start = process.index("      train:\n")
-    other = process[:start] + "      train: *ours\n" + process[process.index("      model:") :]
+    aliases = "      plafond: *mine\n      train: *ours\n"
+    other = process[:start] + aliases + process[process.index("      model:") :]
     job.write_text(text[: text.index("    - type")] + shared + other + "meta: {}\n")
     fitted = fit(job, round(2.4 * MIB))
     processes = job_of(fitted.text, job).processes
@@ -233,3 +235,19 @@ def test_settings_that_cannot_be_written_are_refused(job: Path) -> None:
     loaded = plafond.load_job(job, overrides=["datasets.0.resolution=[48]", "sample.prompts=[a, b]"])
     with pytest.raises(JobError, match="change the file by hand"):
         plafond.fit(loaded, vram="3MB", device="cpu")
+
+
+def test_previews_in_tiles_are_the_first_thing_where_only_they_are_too_large(
+    tmp_path: Path, micro_checkpoint: Path, photos: Path
+) -> None:
+    path = write(tmp_path, micro_checkpoint, photos, "true")
+    path.write_text(path.read_text().replace("batch_size: 4", "batch_size: 1").replace(": 128", ": 256"))
+    before = plan_of(plafond.load_job(path), 2**40)
+    assert before.peak.phase == "preview"
+    fitted = fit(path, before.peak.device_bytes - 1, keep=["train"])
+    assert [step.change for step in fitted.steps] == [{"plafond.tiled_previews": (False, True)}]
+    (after,) = fitted.after
+    (result,) = plafond.train(
+        job_of(fitted.text, path), device="cpu", ceiling=after.peak.device_bytes, recover=False
+    )
+    assert result.sheet is not None

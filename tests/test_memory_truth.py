@@ -20,6 +20,8 @@ CASES = [
     Case(checkpointing=False, dtype="bfloat16", batch=2),
     Case(phase="encode_text"),
     Case(phase="cache_latents", side=(192, 256)),
+    Case(levels="offload", streamed=0.5, qtype="int8", batch=2),
+    Case(phase="preview", streamed=1.0, tiled=True, side=(128, 96)),
 ]
 
 

@@ -84,8 +84,8 @@ def train(
         job: as `load_job` returns it.
         device: ``auto``, ``cuda``, ``cuda:N`` or ``cpu``.
         fresh: set an earlier run of that name aside instead of continuing it.
-        ceiling: most bytes that tensors may take on the device. On the CPU this is a virtual GPU; an allocation
-            above it is refused, as on CUDA.
+        ceiling: most bytes that tensors may take on the device, which ``gradient_checkpointing: auto`` fills. On
+            the CPU this is a virtual GPU; an allocation above it is refused, as on CUDA.
         recover: after an out-of-memory repeat the step in a leaner way; False raises ``torch.OutOfMemoryError``, to
             compare with a prediction.
 
@@ -95,6 +95,9 @@ def train(
     from plafond.memory.expandable import set_up
 
     set_up()
-    from plafond.training.start import run_job
+    from plafond.plan.before import budgets_under
+    from plafond.training.start import choose_device, run_each
 
-    return run_job(job, device=device, fresh=fresh, ceiling=ceiling, recover=recover)
+    chosen = choose_device(device)
+    budgets = budgets_under(job, chosen, ceiling=ceiling, recover=recover)
+    return list(run_each(job, device=str(chosen), fresh=fresh, budgets=budgets))

@@ -19,7 +19,7 @@ from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
-from plafond.job.section import Section, one_name
+from plafond.job.section import Flag, Section, one_name
 from plafond.job.source import Source
 from plafond.job.train import TrainConfig
 from plafond.job.wording import shown
@@ -59,6 +59,9 @@ class PlafondConfig(Section):
         None,
         description="What blocks keep for the backward pass, in place of train.gradient_checkpointing: a level, or "
         "for each group of blocks a level or numbers of blocks by level, first to last.",
+    )
+    tiled_previews: Flag = Field(
+        False, description="Decode previews in overlapping tiles, which takes less memory and little time."
     )
     latent_cache_dir: str | None = Field(
         None, description="Folder for cached latents and text embeddings; beside the data when not given."

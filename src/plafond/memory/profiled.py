@@ -49,7 +49,7 @@ def measure(run: Callable[[], object]) -> Measured:
     """Run something inside torch's profiler; the peak is sought from the mark on, if `run` sets one."""
     gc.collect()
     recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with recorder as profiler, residence.apart(), _random_states_marked():
+    with recorder as profiler, residence.apart(_main_memory), _random_states_marked():
         run()
     start, changes = _changes(profiler.profiler.kineto_results.experimental_event_tree())
     inside = _inside(changes)
@@ -58,13 +58,17 @@ def measure(run: Callable[[], object]) -> Measured:
     return Measured(_peak(((change.when, change.size) for change in outside), start), everything)
 
 
+def _main_memory() -> record_function:
+    return record_function(MAIN_MEMORY)
+
+
 @contextmanager
 def _random_states_marked() -> Iterator[None]:
     """Mark what checkpointing keeps of the random state: on a GPU, too, it lies in main memory."""
     read = torch.get_rng_state
 
     def marked() -> torch.Tensor:
-        with record_function(MAIN_MEMORY):
+        with _main_memory():
             return read()
 
     torch.get_rng_state = marked

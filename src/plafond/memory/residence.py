@@ -10,8 +10,8 @@ Importing this module does not load torch.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
     from plafond.memory.ledger import Ledger
 
+    Mark = Callable[[], AbstractContextManager[object]]
     Module = TypeVar("Module", bound=nn.Module)
 
 _ledgers: list[Ledger] = []
 """The ledgers that are counting, the innermost last."""
-_apart = False
+_apart: Mark | None = None
 
 
 @contextmanager
@@ -45,7 +46,8 @@ def host_memory() -> Iterator[None]:
         ledger.host += 1
     counted = list(_ledgers)
     try:
-        yield
+        with _apart() if _apart else nullcontext():
+            yield
     finally:
         for ledger in counted:
             ledger.host -= 1
@@ -67,7 +69,7 @@ def as_written() -> Iterator[None]:
 def put(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor from main memory on the device (and in `dtype`)."""
     if not _ledgers:
-        return tensor.to(device=device, dtype=dtype, copy=_apart)
+        return tensor.to(device=device, dtype=dtype, copy=_apart is not None)
     # from main memory a copy even on the CPU, so that it lives as long as a GPU's would
     there = any(ledger.holds(tensor) for ledger in _ledgers)
     moved = tensor.to(device=device, dtype=dtype, copy=not there)
@@ -107,19 +109,25 @@ def park(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
-    """Let `put` copy on the CPU, too: for comparing a run without a ledger with one that has it."""
+def apart(mark: Mark) -> Iterator[None]:
+    """Let what carries tensors over copy on the CPU, too, as on a GPU: for comparing with a run without a ledger.
+
+    Args:
+        mark: a context in which whatever `host_memory` encloses is done.
+    """
     global _apart
-    _apart = True
+    _apart = mark
     try:
         yield
     finally:
-        _apart = False
+        _apart = None
 
 
 def move_in(module: Module, device: torch.device) -> Module:
     """A module from main memory on the device."""
     module.to(device)
+    if _apart is not None:
+        _copy(module)
     for ledger in _ledgers:
         ledger.adopt_module(module)
     return module
@@ -128,9 +136,16 @@ def move_in(module: Module, device: torch.device) -> Module:
 def move_out(module: Module) -> Module:
     """A module from the device in main memory."""
     module.to("cpu")
+    if _apart is not None:
+        with host_memory():
+            _copy(module)
     for ledger in _ledgers:
         ledger.release_module(module)
     return module
+
+
+def _copy(module: nn.Module) -> None:
+    module._apply(lambda tensor: tensor.clone())  # type: ignore[no-untyped-call]
 
 
 def label(tensors: Iterable[Tensor], kind: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from plafond.activations.plan import is_open
 from plafond.errors import DoesNotFitError
 from plafond.job.folders import missing_folders
 from plafond.memory.calibration import with_overhead
@@ -63,6 +64,37 @@ def budgets_of(
         say(f"{job.name}: {sentence(plan)}")
         budgets.append(budget_of(plan))
     return budgets
+
+
+def budgets_under(job: Job, device: torch.device, *, ceiling: int | None, recover: bool) -> list[Budget]:
+    """What each process may take, whatever a plan would say; only one that asks for the fastest plan is planned.
+
+    Args:
+        job: what will be run.
+        device: where.
+        ceiling: most bytes for tensors; on a GPU what it has free when not given, on the CPU no limit.
+        recover: after an out-of-memory go on in a leaner way.
+    """
+    virtual = device.type == "cpu"
+    found = [Budget(ceiling=ceiling, recover=recover) for _ in job.processes]
+    if (virtual and ceiling is None) or not any(map(is_open, job.processes)):
+        return found
+    for error in missing_folders(job):
+        raise error
+    limit = ceiling_on(device, None, None) if ceiling is None else _of_tensors(ceiling, device)
+    for index, process in enumerate(job.processes):
+        if is_open(process):
+            with announced() as step, job.placing(index):
+                plan = Forecaster(process, limit, virtual=virtual, step=step).plan(only={"train"})
+            found[index] = replace(budget_of(plan), ceiling=ceiling, recover=recover)
+    return found
+
+
+def _of_tensors(ceiling: int, device: torch.device) -> Ceiling:
+    if device.type == "cpu":
+        return Ceiling(ceiling, 0, f"{gib(ceiling)} on a virtual GPU", None)
+    overhead, gpu = context_overhead(), catalogued(torch.cuda.get_device_name(device))
+    return Ceiling(ceiling + overhead, overhead, f"{gib(ceiling)} for tensors", gpu)
 
 
 def ceiling_on(device: torch.device, vram: str | None, gpu: str | None) -> Ceiling:

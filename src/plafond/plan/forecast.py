@@ -313,6 +313,7 @@ class Forecaster:
                 item.sample_steps > 1,
                 item.control_images,
             ),
+            "tiled": name == "preview" and self.process.plafond.tiled_previews,
             "train": train,
             "network": self.process.network and self.process.network.model_dump(mode="json"),
             "model": self.process.model.model_dump(mode="json"),

@@ -63,6 +63,7 @@ def ladder(process: ProcessConfig) -> Iterator[Rung]:
         _leaner_plan(process),
         _smaller_batch(process),
         _text(process),
+        _tiles(process),
         _previews(process),
         _streaming(process),
         _quantize(process),
@@ -128,9 +129,22 @@ def _text(process: ProcessConfig) -> Rung:
     return Rung(id="cache_text_unload_te", phases=MODEL_IS_THERE, options=(option,) if asked else ())
 
 
+def _drawn(process: ProcessConfig) -> bool:
+    return bool(process.sample.samples) and not process.train.disable_sampling
+
+
+def _tiles(process: ProcessConfig) -> Rung:
+    option = Option(
+        values={"plafond.tiled_previews": True},
+        why="previews are decoded in overlapping tiles; training is not touched",
+    )
+    asked = _drawn(process) and not process.plafond.tiled_previews
+    return Rung(id="tiled_vae", phases=frozenset({"preview"}), options=(option,) if asked else ())
+
+
 def _previews(process: ProcessConfig) -> Rung:
     sample, options = process.sample, []
-    if sample.samples and not process.train.disable_sampling:
+    if _drawn(process):
         sizes = [(item.width, item.height) for item in sample.samples]
         for side in PREVIEW_SIDES:
             if max(map(max, sizes)) <= side:

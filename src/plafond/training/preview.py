@@ -26,6 +26,11 @@ from plafond.training.embeddings import about_preview, preview_controls, send
 from plafond.training.run_folder import RunFolder, write_atomically
 from plafond.training.trainee import Trainee
 
+TILE = 512
+"""Longest side of a tile, in pixels."""
+SIDES = ("tile_sample_min_size", "tile_latent_min_size")
+"""Where an image autoencoder keeps the side of a tile, in pixels and in latents."""
+
 PIL_FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}
 
 
@@ -33,7 +38,7 @@ class Previewer:
     """Draws the job's previews with the model as it is at the moment.
 
     Attributes:
-        tiled: decode pictures in overlapping tiles, which takes less memory.
+        tiled: decode pictures in overlapping tiles, which takes less memory; the job's choice at first.
         read: gives the pixels of control images.
     """
 
@@ -50,7 +55,7 @@ class Previewer:
         dtype: torch.dtype,
     ):
         self.trainee, self.family, self.process, self.source = trainee, family, process, source
-        self.tiled = False
+        self.tiled = process.plafond.tiled_previews
         self.read: Callable[[Path], Tensor] = read_control
         self.vae, self.texts, self.folder, self.device, self.dtype = vae, texts, folder, device, dtype
 
@@ -90,11 +95,8 @@ class Previewer:
         """The model as it is shown, averaged if there is an average; gives the autoencoder, on the device."""
         self.trainee.transformer.eval()
         vae = move_in(self.vae(), self.device)
-        tile = getattr(vae, "enable_tiling", None)
-        if self.tiled and callable(tile):
-            tile()
         try:
-            with ema.applied() if ema else nullcontext():
+            with tiles(vae) if self.tiled else nullcontext(), ema.applied() if ema else nullcontext():
                 yield vae
         finally:
             move_out(vae)
@@ -112,6 +114,27 @@ class Previewer:
         text = send(text, self.device, self.dtype)
         with torch.no_grad(), self.trainee.drawing(item.network_multiplier):
             return self.family.preview(self.trainee.transformer, vae, self.source, item, text)
+
+
+@contextmanager
+def tiles(vae: nn.Module) -> Iterator[None]:
+    """Let an autoencoder of diffusers work in tiles of at most `TILE` pixels a side; one that cannot works as ever."""
+    enable = getattr(vae, "enable_tiling", None)
+    if not callable(enable):
+        yield
+        return
+    # image autoencoders take the side of the pictures they were trained on for a tile: 1024, a whole preview
+    known = {name: getattr(vae, name) for name in SIDES if isinstance(getattr(vae, name, None), int)}
+    if known and known[SIDES[0]] > TILE:
+        scale = known[SIDES[0]] // known[SIDES[1]]
+        vae.tile_sample_min_size, vae.tile_latent_min_size = TILE, TILE // scale  # type: ignore[assignment]
+    enable()
+    try:
+        yield
+    finally:
+        vae.disable_tiling()  # type: ignore[operator]
+        for name, value in known.items():
+            setattr(vae, name, value)
 
 
 def read_control(path: Path) -> Tensor:

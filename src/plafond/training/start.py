@@ -14,19 +14,6 @@ from plafond.training.budget import Budget
 from plafond.training.loop import Result, train
 
 
-def run_job(
-    job: Job,
-    *,
-    device: str = "auto",
-    fresh: bool = False,
-    ceiling: int | None = None,
-    recover: bool = True,
-) -> list[Result]:
-    """Run every process of a job; see `plafond.train`."""
-    budgets = [Budget(ceiling=ceiling, recover=recover)] * len(job.processes)
-    return list(run_each(job, device=device, fresh=fresh, budgets=budgets))
-
-
 def run_each(
     job: Job, *, device: str = "auto", fresh: bool = False, budgets: Sequence[Budget] = ()
 ) -> Iterator[Result]:
