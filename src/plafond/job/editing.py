@@ -50,7 +50,7 @@ def edit(text: str, process: int, values: Mapping[str, Any], *, suffix: str = ".
         parts = [int(part) if part.isdecimal() else part for part in key.split(".")]
         names = _present(text, process, parts, suffix)
         for name in names or [str(parts[-1])]:
-            text = _Editor(text, suffix).set(("config", "process", process, *parts[:-1], name), value)
+            text = Editor(text, suffix).set(("config", "process", process, *parts[:-1], name), value)
     return text
 
 
@@ -60,7 +60,7 @@ def set_value(text: str, path: KeyPath, value: Any, *, suffix: str = ".yaml") ->
     Raises:
         EditError: the place does not exist, or cannot be changed without touching others.
     """
-    return _Editor(text, suffix).set(path, value)
+    return Editor(text, suffix).set(path, value)
 
 
 def _present(text: str, process: int, parts: list[str | int], suffix: str) -> list[str]:
@@ -70,7 +70,7 @@ def _present(text: str, process: int, parts: list[str | int], suffix: str) -> li
         return []
     inputs = SECTIONS[section].model.inputs
     aliases = [name for name, declared in inputs.items() if declared.into == parts[-1]]
-    owner = _Editor(text, suffix).find(("config", "process", process, *parts[:-1]))
+    owner = Editor(text, suffix).find(("config", "process", process, *parts[:-1]))
     if not isinstance(owner, MappingNode):
         return []
     given = {key.value: value for key, value in owner.value}
@@ -81,7 +81,7 @@ def _is_null(node: Node) -> bool:
     return isinstance(node, ScalarNode) and not node.style and resolve_scalar(node.value) is None
 
 
-class _Editor:
+class Editor:
     def __init__(self, text: str, suffix: str):
         self.text = text
         self.json = suffix.lower() in (".json", ".jsonc")
