@@ -146,10 +146,11 @@ config:
     for change in (
         lambda: add_item(shared, (*PROCESS, "sample", "prompts"), "b"),
         lambda: put(shared, (*PROCESS, "other", "prompts"), ["c"]),
-        lambda: remove_item(shared, (*PROCESS, "list"), 0),
+        lambda: remove_item(shared, (*PROCESS, "sample", "prompts"), 0),
     ):
         with pytest.raises(EditError, match="cannot be changed by a program"):
             change()
+    assert remove_item(shared, (*PROCESS, "list"), 0) == shared.replace("list: *p", "list: []")
     with pytest.raises(EditError, match="the file has no"):
         remove_item(TEXT, (*PROCESS, "datasets"), 7)
     with pytest.raises(EditError, match="is not a list"):

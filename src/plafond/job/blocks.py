@@ -200,11 +200,11 @@ class _Pieces(Editor):
 def _is_block(node: Node) -> bool:
     if isinstance(node, ScalarNode):
         return node.style in ("|", ">")
-    return not node.flow_style
+    return isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style
 
 
 def _is_flow(node: Node) -> bool:
-    return not isinstance(node, ScalarNode) and bool(node.flow_style)
+    return isinstance(node, (MappingNode, SequenceNode)) and bool(node.flow_style)
 
 
 def _is_null(node: Node) -> bool:
