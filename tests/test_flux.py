@@ -10,13 +10,14 @@ import torch
 from diffusers import FluxPipeline
 from safetensors.torch import save_file
 
-from micro_flux import make_transformer
+from micro_flux import make_checkpoint, make_transformer
 from plafond.errors import CheckpointError, JobError
 from plafond.families import families, family_for
 from plafond.families.flux import FAMILY
 from plafond.job.model import ModelConfig
 from plafond.job.train import TrainConfig
 from plafond.model.checkpoint import Source
+from plafond.training.assistant import merge_assistant
 from test_native_names import to_native
 
 CPU = torch.device("cpu")
@@ -149,6 +150,41 @@ def test_the_hub_is_asked_for_ids_and_its_refusal_is_one_sentence() -> None:
         FAMILY.load_vae(source, device=CPU, dtype=torch.float32)
     assert str(error.value).startswith("cannot load black-forest-labs/FLUX.1-dev/vae: ")
     assert "\n" not in str(error.value)
+
+
+def test_schnell_trains_with_its_adapter_and_draws_without(tmp_path: Path) -> None:
+    """The adapter is merged as diffusers would; schnell has no guidance to be given."""
+    folder = make_checkpoint(tmp_path / "schnell", guidance_embeds=False)
+    source, dice = locate(folder), torch.Generator().manual_seed(1)
+    model = FAMILY.load_transformer(source, device=CPU, dtype=torch.float32)
+    adapter: dict[str, torch.Tensor] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and "transformer_blocks." in name:
+            down = torch.randn(2, layer.in_features, generator=dice)
+            adapter[f"transformer.{name}.lora_A.weight"] = down
+            up = torch.randn(layer.out_features, 2, generator=dice) * 0.05
+            adapter[f"transformer.{name}.lora_B.weight"] = up
+    path = tmp_path / "pytorch_lora_weights.safetensors"
+    save_file(adapter, path)
+    noise, sigma = torch.randn(1, 16, 8, 8, generator=dice), torch.tensor([0.5])
+    text = {
+        "prompt_embeds": torch.randn(1, 8, 32, generator=dice),
+        "pooled": torch.randn(1, 32, generator=dice),
+    }
+
+    def predict(transformer: torch.nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            return FAMILY.predict(transformer, noise, sigma, text, SETTINGS)
+
+    pipeline = FluxPipeline.from_pretrained(folder)
+    plain = predict(pipeline.transformer)
+    pipeline.load_lora_weights(path)
+    assistant = merge_assistant(model, str(path))
+    assert assistant is not None and len(assistant.parts) == len(adapter) // 2
+    torch.testing.assert_close(predict(model), predict(pipeline.transformer), rtol=1e-4, atol=1e-5)
+    assert (predict(model) - plain).abs().max() > 0.01
+    with assistant.left_out(model):
+        torch.testing.assert_close(predict(model), plain, rtol=1e-4, atol=1e-5)
 
 
 def test_shift_is_flux_s_line() -> None:

@@ -66,6 +66,10 @@ def control(place: int) -> str:
     return f"control_{place + 1}"
 
 
+INPAINT = "inpaint"
+"""The name of what is kept of a picture that is to be completed, among an embedding's tensors: (B, 1, h, w)."""
+
+
 class Family(Protocol):
     """The contract. Attributes are plain data; methods are called in the order of a run's phases.
 
@@ -150,6 +154,19 @@ class Family(Protocol):
     def encode_seen(self, encoders: Any, prompt: str, controls: Sequence[Image]) -> TextEmbedding:
         """Encode one prompt that the encoder reads together with control images."""
         return self.encode_text(encoders, [prompt])[0]
+
+    def condition(
+        self, text: TextEmbedding, latents: Tensor, model: ModelConfig, dice: torch.Generator
+    ) -> TextEmbedding:
+        """What `predict` is given for `text` while training, where the job leaves some of it to chance.
+
+        Args:
+            text: a batch of embeddings and control images; all but the prompts' numbers are in main memory.
+            latents: the clean pictures (B, C, h, w), float32 in main memory.
+            model: the job's model section.
+            dice: source of randomness, the same at each repetition of a step.
+        """
+        return text
 
     def guided(self, item: SampleItem) -> bool:
         """Whether a preview is pulled away from a negative prompt, which takes a second pass."""

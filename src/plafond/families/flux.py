@@ -98,7 +98,7 @@ class Flux(Family):
         BaseModel(
             title="Flex.1-alpha",
             repo="ostris/Flex.1-alpha",
-            arch="flux",
+            arch="flex1",
             transformer_parameters=8_163_264_064,
             text_encoders="T5-XXL + CLIP-L",
             licence="Apache-2.0",

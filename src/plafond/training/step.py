@@ -112,6 +112,12 @@ class Stepper:
             noise = torch.randn(
                 latents.shape, generator=generator(self.process.training_seed, "noise", *position)
             )
+            known = self.family.condition(
+                micro.text,
+                latents,
+                self.process.model,
+                generator(self.process.training_seed, "condition", *position),
+            )
             height, width = latents.shape[-2:]
             sigmas = draw_sigmas(
                 latents.shape[0],
@@ -122,7 +128,7 @@ class Stepper:
         drawn = (tensor[micro.rows] for tensor in (latents, noise, sigmas))
         latents, noise, sigmas = (put(tensor, self.device) for tensor in drawn)
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
-        embeddings = {name: tensor[micro.rows] for name, tensor in micro.text.items()}
+        embeddings = {name: tensor[micro.rows] for name, tensor in known.items()}
         text = send(embeddings, self.device, self.dtype)
         self.trainee.use(self.activations.of(str(micro.batch.bucket)))
         config = micro.batch.items[0].config  # a batch has one strength and one multiplier
