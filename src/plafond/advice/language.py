@@ -72,11 +72,11 @@ def choose(wanted: str | None) -> str:
 
 
 @cache
-def catalogue(language: str) -> dict[str, str]:
-    """Translations by English sentence; empty for English."""
+def catalogue(language: str, package: str = "plafond.advice") -> dict[str, str]:
+    """Translations of a package's sentences by the English ones; empty for English."""
     if language == SOURCE:
         return {}
-    data = (files("plafond.advice") / "messages" / f"{language}.po").read_bytes()
+    data = (files(package) / "messages" / f"{language}.po").read_bytes()
     read = read_po(BytesIO(data), locale=language)
     return {str(message.id): str(message.string) for message in read if message.id and message.string}
 

@@ -82,6 +82,13 @@ def _is_null(node: Node) -> bool:
 
 
 class Editor:
+    """A job file's text, and where its parser finds each value.
+
+    Args:
+        text: the job file.
+        suffix: of its name; tells JSON from YAML.
+    """
+
     def __init__(self, text: str, suffix: str):
         self.text = text
         self.json = suffix.lower() in (".json", ".jsonc")

@@ -156,6 +156,17 @@ def start(
     return store.job(entry.id)
 
 
+def to_front(store: Store, entry: Entry) -> Entry:
+    """Put a job that waits in front of the others.
+
+    Raises:
+        UsageError: it does not wait.
+    """
+    if not store.enqueue(entry.id, (QUEUED,), front=True):
+        raise UsageError(f"job {entry.id} is {store.job(entry.id).state}, not queued")
+    return store.job(entry.id)
+
+
 def stop(store: Store, entry: Entry) -> Entry:
     """Take a job out of the queue, or ask its process to save and stop, as Ctrl-C does.
 

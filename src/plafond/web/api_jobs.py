@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -33,6 +32,7 @@ from plafond.web.models import (
     StartOptions,
     StopOptions,
 )
+from plafond.web.saving import checker, save
 from plafond.web.site import Site
 
 Number = Annotated[int, InPath(ge=1, le=2**31)]
@@ -55,11 +55,6 @@ def router(site: Site) -> APIRouter:
     api = APIRouter(prefix="/api", responses=REFUSALS)
     store = site.store
 
-    def checked(text: str, suffix: str, folder: Path, overrides: tuple[str, ...] = ()) -> None:
-        job = queue.read(text, suffix=suffix, folder=folder, overrides=overrides)
-        if folder == site.home.path:  # jobs of the terminal are read where their user is
-            site.places.check(job, folder)
-
     def detail(entry: Entry) -> JobDetail:
         return JobDetail(**JobInfo.of(entry).model_dump(), text=entry.text, suffix=entry.suffix)
 
@@ -72,8 +67,7 @@ def router(site: Site) -> APIRouter:
     def add_job(body: JobText) -> JobDetail:
         """Add a job; it is not queued yet."""
         where = where_of(body)
-        checked(body.text, body.suffix, site.home.path)
-        return detail(queue.add(store, body.text, suffix=body.suffix, folder=site.home.path, where=where))
+        return detail(save(site, body.text, body.suffix, where))
 
     @api.get("/jobs/{number}", tags=["jobs"])
     def get_job(number: Number) -> JobDetail:
@@ -85,8 +79,7 @@ def router(site: Site) -> APIRouter:
         """Give a job another text or another place to run."""
         entry = store.job(number)
         where = where_of(body)
-        checked(body.text, entry.suffix, Path(entry.folder), tuple(entry.overrides))
-        return detail(queue.change(store, entry, body.text, where))
+        return detail(save(site, body.text, entry.suffix, where, entry))
 
     @api.delete("/jobs/{number}", status_code=204, tags=["jobs"])
     def delete_job(
@@ -203,7 +196,7 @@ def router(site: Site) -> APIRouter:
     ) -> list[dict[str, Any]]:
         """What a job will take, phase by phase, one object per process, as `plafond plan --json` says it."""
         where = where_of(body)
-        checked(body.text, body.suffix, site.home.path)
+        checker(site)(queue.read(body.text, suffix=body.suffix, folder=site.home.path))
         question = Question(
             what="forecast",
             text=body.text,
@@ -218,7 +211,7 @@ def router(site: Site) -> APIRouter:
     async def fit(body: FitOptions) -> dict[str, Any]:
         """The fastest job that fits, as `plafond fit --json` says it, with the changed text."""
         where = where_of(body)
-        checked(body.text, body.suffix, site.home.path)
+        checker(site)(queue.read(body.text, suffix=body.suffix, folder=site.home.path))
         question = Question(
             what="fit",
             text=body.text,

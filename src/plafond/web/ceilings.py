@@ -8,13 +8,18 @@ from plafond.memory.gpus import Ceiling, catalogued, context_overhead, gib
 from plafond.plan.terminal import ceiling_of, no_ceiling
 
 
+def is_virtual(where: Where) -> bool:
+    """Whether a plan is for a virtual GPU: on the CPU, unless a card is named."""
+    return where.device == "cpu" and where.gpu is None
+
+
 def ceiling_at(where: Where) -> Ceiling:
     """What a job may take: what is asked for, else what the driver says is free, else without limit on the CPU.
 
     Raises:
         UsageError: the ceiling cannot be read.
     """
-    virtual = where.device == "cpu"
+    virtual = is_virtual(where)
     if where.vram or where.gpu:
         return ceiling_of(where.vram, where.gpu, virtual=virtual)
     if virtual:

@@ -53,16 +53,27 @@ class Places:
         """Where runs may go."""
         return (self.home.output, *self.allowed)
 
-    def check(self, job: Job, folder: Path) -> None:
-        """Refuse a job that reads pictures or writes runs elsewhere; relative paths start at `folder`.
+    def check(self, job: Job, folder: Path, known: Job | None = None) -> None:
+        """Refuse a job that reads pictures or writes runs elsewhere.
+
+        Args:
+            job: the job.
+            folder: where its relative paths start.
+            known: the same job as its user queued it in a terminal, whose paths are allowed.
 
         Raises:
             JobError: with the key that leads out, its line, and what to do.
         """
+        allowed = {
+            (folder / expanded(path)).resolve()
+            for process in (known.processes if known is not None else ())
+            for _, path, _ in _paths(process, known.name if known is not None else "", folder)
+        }
         for index, process in enumerate(job.processes):
             for key, path, writes in _paths(process, job.name, folder):
                 roots = self.writable if writes else self.readable
-                if is_inside((folder / expanded(path)), roots):
+                place = folder / expanded(path)
+                if is_inside(place, roots) or place.resolve() in allowed:
                     continue
                 use = "writes runs only into" if writes else "reads pictures only from"
                 raise job.error(

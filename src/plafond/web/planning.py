@@ -25,7 +25,7 @@ from plafond.jobs.queue import Where
 from plafond.plan import shapes
 from plafond.plan.report import sentence
 from plafond.web.asking import Question
-from plafond.web.ceilings import ceiling_at
+from plafond.web.ceilings import ceiling_at, is_virtual
 
 MOST_SCANS = 32
 
@@ -135,7 +135,7 @@ def _forecast(job: Job, question: Question, say: Say) -> None:
     def step(phase: str, done: int, count: int) -> None:
         say("step", phase=phase, done=done, count=count)
 
-    virtual = question.where.device == "cpu"
+    virtual = is_virtual(question.where)
     ceiling = ceiling_at(question.where)
     plans = []
     for index, process in enumerate(job.processes):
@@ -163,7 +163,7 @@ def _fit(job: Job, question: Question, say: Say) -> None:
     from plafond.plan.fit import Fitter
     from plafond.plan.fit_report import as_json
 
-    virtual = question.where.device == "cpu"
+    virtual = is_virtual(question.where)
     fitter = Fitter(job, ceiling_at(question.where), virtual=virtual, allow_quality=question.quality)
     fitted = fitter.fit()
     say("fitted", text=fitted.text, report=dict(as_json(fitted, None)))
@@ -180,7 +180,7 @@ def _diagnose(job: Job, question: Question, say: Say) -> None:
     if found.failed and found.memory:
         plan = None
         if found.cause in ON_THE_CARD and _limited(question):
-            virtual = question.where.device == "cpu"
+            virtual = is_virtual(question.where)
             plan = Forecaster(job.processes[0], ceiling_at(question.where), virtual=virtual).plan()
         found = for_job(found, job.processes[0], plan)
     say("diagnosis", failed=found.failed, report=as_json(found, speaker(question.language)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -49,6 +50,11 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(message)s")
     site = Site(home.make(), access, allowed)
     app = make_app(site)
+    # it keeps nothing there, but looks for the folder when it is imported
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", str(home.path / "page"))
+    from plafond.web.pages import add_pages
+
+    add_pages(app, site)
     config = uvicorn.Config(
         app,
         host=access.host,

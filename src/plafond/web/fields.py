@@ -1,0 +1,418 @@
+"""The fields of the job form, panel by panel, under the labels that AI Toolkit's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from plafond.job.qtypes import EXACT
+from plafond.job.save import SaveConfig
+from plafond.job.scalars import resolve_scalar
+from plafond.job.train import LR_SCHEDULER
+from plafond.web.draft import Draft, help_of
+from plafond.web.words import N_
+
+Kind = Literal["text", "whole", "number", "flag", "choice", "folder", "resolutions"]
+Shown = Callable[[Draft, str], bool]
+
+RESOLUTIONS = (256, 512, 768, 1024, 1280, 1328, 1536, 2048)
+
+FORMATS: Mapping[str, str] = {
+    "": N_("- NONE -"),
+    "qfloat8": N_("float8 (default)"),
+    **{name: name for name in ("int8", *(f"uint{bits}" for bits in range(8, 1, -1)), "nf4") if name in EXACT},
+}
+
+
+def always(draft: Draft, prefix: str) -> bool:
+    """A field that every job has."""
+    return True
+
+
+def has_controls(count: int) -> Shown:
+    """Of models that look at so many control images."""
+    return lambda draft, prefix: draft.family is not None and draft.family.controls >= count
+
+
+def has_frames(draft: Draft, prefix: str) -> bool:
+    """Of models of clips."""
+    return draft.family is not None and draft.family.usual_frames > 1
+
+
+def has_experts(draft: Draft, prefix: str) -> bool:
+    """Of models whose noise levels are shared among several."""
+    return draft.family is not None and len(draft.family.experts) > 1
+
+
+def when(key: str) -> Shown:
+    """Only while another setting is on."""
+    return lambda draft, prefix: bool(draft.value(key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One setting.
+
+    Args:
+        key: dotted key inside of the process, or of the data set.
+        label: AI Toolkit's.
+        kind: how it is entered.
+        options: of a choice: labels by value.
+        also: keys that take the same value.
+        clears: flags that cannot be on together with this one.
+        empty: what an empty field stands for; None leaves the default.
+        shown: whether the job has it at all.
+    """
+
+    key: str
+    label: str
+    kind: Kind = "text"
+    options: Mapping[Any, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    clears: tuple[str, ...] = ()
+    empty: Any = None
+    shown: Shown = always
+
+    @property
+    def help(self) -> str:
+        """What the schema says about it."""
+        return help_of(self.key)
+
+    def read(self, draft: Draft, prefix: str = "") -> Any:
+        """Its value in a job."""
+        value = draft.value(prefix + self.key)
+        if self.kind in ("text", "whole", "number") and value is not None:
+            return format(value, "g") if isinstance(value, float) else str(value)
+        return value
+
+    def write(self, draft: Draft, value: Any, prefix: str = "") -> None:
+        """Write a value as it was entered into a job; what is wrong with it is for the job to say.
+
+        Raises:
+            EditError: the file does not let itself be changed there.
+        """
+        if self.kind in ("text", "whole", "number"):
+            text = str(value or "").strip()
+            value = resolve_scalar(text) if self.kind != "text" and text else text or self.empty
+        for key in (self.key, *self.also):
+            if draft.value(prefix + key) != value or draft.problem is not None:
+                draft.set(prefix + key, value)
+        for key in self.clears if value is True else ():
+            if draft.value(prefix + key):
+                draft.set(prefix + key, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantised(Field):
+    """A number format that is either given or not wanted: two keys of the file, one choice.
+
+    Args:
+        switch: the key that says whether it is used.
+    """
+
+    switch: str
+
+    def read(self, draft: Draft, prefix: str = "") -> Any:
+        """The format's name, or an empty text."""
+        return draft.value(self.key) if draft.value(self.switch) else ""
+
+    def write(self, draft: Draft, value: Any, prefix: str = "") -> None:
+        """Switch it on and name it, or off."""
+        draft.set(self.switch, bool(value))
+        if value:
+            draft.set(self.key, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(Field):
+    """One of a data set's folders of control images.
+
+    Args:
+        place: which, from 0.
+    """
+
+    place: int
+
+    def read(self, draft: Draft, prefix: str = "") -> Any:
+        """Its folder; None when there is none."""
+        found = draft.value(prefix + self.key) or []
+        found = [found] if isinstance(found, str) else found
+        return found[self.place] if self.place < len(found) else None
+
+    def write(self, draft: Draft, value: Any, prefix: str = "") -> None:
+        """Write it into the list, or under the name of its own that AI Toolkit's form gives it."""
+        own = [f"{prefix}{self.key}_{number}" for number in (1, 2, 3)]
+        if any(draft.raw(key) for key in own):
+            draft.replace(own[self.place], value or None)
+            return
+        found = draft.value(prefix + self.key) or []
+        found = [found] if isinstance(found, str) else list(found)
+        found[self.place : self.place + 1] = [value] if value else []
+        draft.replace(prefix + self.key, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A card of the form.
+
+    Args:
+        title: AI Toolkit's.
+        fields: in their order.
+        shown: whether the job has it at all.
+    """
+
+    title: str
+    fields: tuple[Field, ...]
+    shown: Shown = always
+
+
+MODEL = Panel(
+    title=N_("Model"),
+    fields=(
+        Field(key="model.name_or_path", label=N_("Name or Path")),
+        Field(key="model.assistant_lora_path", label=N_("Training Adapter Path")),
+        Field(key="model.low_vram", label=N_("Low VRAM"), kind="flag"),
+        Field(key="model.layer_offloading", label=N_("Layer Offloading"), kind="flag"),
+        Field(
+            key="model.layer_offloading_transformer_percent",
+            label=N_("Transformer Offload (0 to 1)"),
+            kind="number",
+            shown=when("model.layer_offloading"),
+        ),
+        Field(
+            key="model.layer_offloading_text_encoder_percent",
+            label=N_("Text Encoder Offload (0 to 1)"),
+            kind="number",
+            shown=when("model.layer_offloading"),
+        ),
+    ),
+)
+QUANTIZATION = Panel(
+    title=N_("Quantization"),
+    fields=(
+        Quantised(
+            key="model.qtype",
+            switch="model.quantize",
+            label=N_("Transformer"),
+            kind="choice",
+            options=FORMATS,
+        ),
+        Quantised(
+            key="model.qtype_te",
+            switch="model.quantize_te",
+            label=N_("Text Encoder"),
+            kind="choice",
+            options=FORMATS,
+        ),
+    ),
+)
+MULTISTAGE = Panel(
+    title=N_("Multistage"),
+    shown=has_experts,
+    fields=(
+        Field(key="model.model_kwargs.train_high_noise", label=N_("High Noise"), kind="flag"),
+        Field(key="model.model_kwargs.train_low_noise", label=N_("Low Noise"), kind="flag"),
+        Field(key="train.switch_boundary_every", label=N_("Switch Every"), kind="whole"),
+    ),
+)
+TARGET = Panel(
+    title=N_("Target"),
+    fields=(
+        Field(key="network.type", label=N_("Target Type"), kind="choice", options={"lora": "LoRA"}),
+        Field(key="network.linear", label=N_("Linear Rank"), kind="whole", also=("network.linear_alpha",)),
+        Field(key="network.dropout", label=N_("Dropout"), kind="number"),
+    ),
+)
+SAVE = Panel(
+    title=N_("Save"),
+    fields=(
+        Field(
+            key="save.dtype",
+            label=N_("Data Type"),
+            kind="choice",
+            options={"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"},
+        ),
+        Field(key="save.save_every", label=N_("Save Every"), kind="whole"),
+        Field(key="save.max_step_saves_to_keep", label=N_("Max Step Saves to Keep"), kind="whole"),
+        Field(
+            key="save.lora_format",
+            label=N_("Layer names"),
+            kind="choice",
+            options={
+                name: name for name in SaveConfig.model_json_schema()["properties"]["lora_format"]["enum"]
+            },
+        ),
+    ),
+)
+TRAINING = Panel(
+    title=N_("Training"),
+    fields=(
+        Field(key="train.batch_size", label=N_("Batch Size"), kind="whole"),
+        Field(key="train.gradient_accumulation", label=N_("Gradient Accumulation"), kind="whole"),
+        Field(key="train.steps", label=N_("Steps"), kind="whole"),
+        Field(
+            key="train.gradient_checkpointing",
+            label=N_("Gradient Checkpointing"),
+            kind="choice",
+            options={True: N_("On"), "auto": N_("Auto: fastest that fits"), False: N_("Off")},
+        ),
+        Field(
+            key="train.optimizer",
+            label=N_("Optimizer"),
+            kind="choice",
+            options={
+                "adamw8bit": "AdamW8Bit",
+                "adamw": "AdamW",
+                "adam8bit": "Adam8Bit",
+                "adam": "Adam",
+                "adafactor": "Adafactor",
+                "lion8bit": "Lion8Bit",
+                "lion": "Lion",
+                "prodigy": "Prodigy",
+            },
+        ),
+        Field(key="train.lr", label=N_("Learning Rate"), kind="number"),
+        Field(key="train.optimizer_params.weight_decay", label=N_("Weight Decay"), kind="number"),
+        Field(
+            key="train.lr_scheduler",
+            label=N_("LR Scheduler"),
+            kind="choice",
+            options={name: name for name in LR_SCHEDULER.choices()},
+        ),
+        Field(
+            key="train.timestep_type",
+            label=N_("Timestep Type"),
+            kind="choice",
+            options={
+                "sigmoid": N_("Sigmoid"),
+                "linear": N_("Linear"),
+                "shift": N_("Shift"),
+                "weighted": N_("Weighted"),
+                "lognorm_blend": N_("Log-normal blend"),
+            },
+        ),
+        Field(
+            key="train.content_or_style",
+            label=N_("Timestep Bias"),
+            kind="choice",
+            options={"balanced": N_("Balanced"), "content": N_("High Noise"), "style": N_("Low Noise")},
+        ),
+        Field(
+            key="train.loss_type",
+            label=N_("Loss Type"),
+            kind="choice",
+            options={"mse": N_("Mean Squared Error"), "mae": N_("Mean Absolute Error")},
+        ),
+        Field(
+            key="train.dtype",
+            label=N_("Compute Data Type"),
+            kind="choice",
+            options={"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"},
+        ),
+        Field(key="train.ema_config.use_ema", label=N_("Use EMA"), kind="flag"),
+        Field(
+            key="train.ema_config.ema_decay",
+            label=N_("EMA Decay"),
+            kind="number",
+            shown=when("train.ema_config.use_ema"),
+        ),
+        Field(
+            key="train.unload_text_encoder",
+            label=N_("Unload TE"),
+            kind="flag",
+            clears=("train.cache_text_embeddings",),
+        ),
+        Field(
+            key="train.cache_text_embeddings",
+            label=N_("Cache Text Embeddings"),
+            kind="flag",
+            clears=("train.unload_text_encoder",),
+        ),
+        Field(key="train.bypass_guidance_embedding", label=N_("Bypass Guidance Embedding"), kind="flag"),
+    ),
+)
+DATASET = Panel(
+    title=N_("Dataset {number}"),
+    fields=(
+        Field(key="folder_path", label=N_("Target Dataset"), kind="folder"),
+        Control(
+            key="control_path", label=N_("Control Dataset 1"), kind="folder", place=0, shown=has_controls(1)
+        ),
+        Control(
+            key="control_path", label=N_("Control Dataset 2"), kind="folder", place=1, shown=has_controls(2)
+        ),
+        Control(
+            key="control_path", label=N_("Control Dataset 3"), kind="folder", place=2, shown=has_controls(3)
+        ),
+        Field(key="network_weight", label=N_("LoRA Weight"), kind="number"),
+        Field(key="num_repeats", label=N_("Num Repeats"), kind="whole"),
+        Field(key="default_caption", label=N_("Default Caption")),
+        Field(key="caption_dropout_rate", label=N_("Caption Dropout Rate"), kind="number"),
+        Field(key="caption_ext", label=N_("Caption Extension")),
+        Field(key="num_frames", label=N_("Num Frames"), kind="whole", shown=has_frames),
+        Field(key="fps", label=N_("FPS"), kind="whole", shown=has_frames),
+        Field(key="auto_frame_count", label=N_("Auto Frame Count"), kind="flag", shown=has_frames),
+        Field(key="cache_latents_to_disk", label=N_("Cache Latents"), kind="flag"),
+        Field(key="is_reg", label=N_("Is Regularization"), kind="flag"),
+        Field(key="flip_x", label=N_("Flip X"), kind="flag"),
+        Field(key="flip_y", label=N_("Flip Y"), kind="flag"),
+        Field(key="resolution", label=N_("Resolutions"), kind="resolutions"),
+    ),
+)
+SAMPLE = Panel(
+    title=N_("Sample"),
+    fields=(
+        Field(key="sample.sample_every", label=N_("Sample Every"), kind="whole"),
+        Field(
+            key="sample.sampler",
+            label=N_("Sampler"),
+            kind="choice",
+            options={"flowmatch": "FlowMatch", "ddpm": "DDPM"},
+        ),
+        Field(key="sample.guidance_scale", label=N_("Guidance Scale"), kind="number"),
+        Field(key="sample.sample_steps", label=N_("Sample Steps"), kind="whole"),
+        Field(key="sample.width", label=N_("Width"), kind="whole"),
+        Field(key="sample.height", label=N_("Height"), kind="whole"),
+        Field(key="sample.num_frames", label=N_("Num Frames"), kind="whole", shown=has_frames),
+        Field(key="sample.fps", label=N_("FPS"), kind="whole", shown=has_frames),
+        Field(key="sample.seed", label=N_("Seed"), kind="whole"),
+        Field(key="sample.walk_seed", label=N_("Walk Seed"), kind="flag"),
+        Field(
+            key="train.skip_first_sample",
+            label=N_("Skip First Sample"),
+            kind="flag",
+            clears=("train.force_first_sample",),
+        ),
+        Field(
+            key="train.force_first_sample",
+            label=N_("Force First Sample"),
+            kind="flag",
+            clears=("train.skip_first_sample", "train.disable_sampling"),
+        ),
+        Field(
+            key="train.disable_sampling",
+            label=N_("Disable Sampling"),
+            kind="flag",
+            clears=("train.force_first_sample",),
+        ),
+        Field(key="plafond.tiled_previews", label=N_("Tiled Previews"), kind="flag"),
+    ),
+)
+TRIGGER = Field(key="trigger_word", label=N_("Trigger Word"))
+PROMPT_FIELDS = (
+    Field(key="width", label=N_("Width"), kind="whole"),
+    Field(key="height", label=N_("Height"), kind="whole"),
+    Field(key="seed", label=N_("Seed"), kind="whole"),
+    Field(key="network_multiplier", label=N_("LoRA Scale"), kind="number"),
+)
+"""What single previews may have otherwise than the others."""
+
+PANELS = (MODEL, QUANTIZATION, MULTISTAGE, TARGET, SAVE, TRAINING)
+"""Those without lists, in their order, after the first, `Job`."""
+
+
+def every_field() -> list[Field]:
+    """All fields of the form."""
+    panels = (*PANELS, DATASET, SAMPLE)
+    return [TRIGGER, *(one for panel in panels for one in panel.fields), *PROMPT_FIELDS]

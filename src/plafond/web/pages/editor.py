@@ -1,0 +1,68 @@
+"""Show Advanced: the job's text itself, with its error at the line where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nicegui import ui
+
+from plafond.web.draft import Draft
+from plafond.web.pages.frame import heading
+from plafond.web.words import Words
+
+
+class Editor:
+    """The editor of a job's text.
+
+    Args:
+        t: words.
+        draft: the job.
+        changed: told after the job has taken another text.
+    """
+
+    def __init__(self, t: Words, draft: Draft, changed: Callable[[], None]):
+        self._t, self._draft, self._changed = t, draft, changed
+        self._quiet = False
+        heading(t("Job file"))
+        self._message = ui.label().classes("error").props("role=alert data-test=text-error")
+        self._editor = ui.codemirror(draft.text, indent="  ", on_change=self._typed).classes("job-text")
+        self._editor.props("data-test=text")
+        self._timer: ui.timer | None = None
+        self.speak(draft.suffix)
+
+    def speak(self, suffix: str) -> None:
+        """Colour the text as YAML or as JSON."""
+        self._editor.language = "JSON" if suffix.startswith(".json") else "YAML"
+
+    def update(self, *, also_text: bool = True) -> None:
+        """Show the job's text and what is wrong with it.
+
+        Args:
+            also_text: False leaves the text alone that somebody is typing.
+        """
+        if also_text and self._editor.value != self._draft.text:
+            self._quiet = True
+            self._editor.value = self._draft.text
+            self._quiet = False
+        problem = self._draft.problem
+        self._message.set_visibility(problem is not None)
+        if problem is None:
+            self._editor.decorations = []
+            return
+        lines = max(1, self._editor.value.count("\n") + 1)
+        line = min(problem.line or 1, lines)
+        place = "" if problem.line is None else self._t("line {number}", number=problem.line)
+        self._message.text = ": ".join(part for part in (place, problem.key, problem.message) if part)
+        self._editor.decorations = [{"kind": "line", "line": line, "class": "bad-line"}]
+
+    def _typed(self) -> None:
+        if self._quiet:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = ui.timer(0.25, self._take, once=True)
+
+    def _take(self) -> None:
+        if self._editor.value != self._draft.text:
+            self._draft.write(self._editor.value or "")
+            self._changed()

@@ -1,0 +1,21 @@
+"""Telling people that something did not work, in the sentence that the error brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nicegui import ui
+
+from plafond.errors import PlafondError
+from plafond.job.editing import EditError
+from plafond.web.words import Words
+
+
+@contextmanager
+def told(t: Words) -> Iterator[None]:
+    """Show errors that are meant for people; what is done inside of the block ends with them."""
+    try:
+        yield
+    except (PlafondError, EditError) as error:
+        ui.notify(str(error), type="negative", multi_line=True, timeout=10_000, close_button=t("Close"))
