@@ -176,17 +176,7 @@ def router(site: Site) -> APIRouter:
         number: Number, language: Annotated[str, Query(pattern="^(en|fr)$")] = "en"
     ) -> dict[str, Any]:
         """Why a run failed, and what to change first, as `plafond doctor --json` says it."""
-        entry = store.job(number)
-        question = Question(
-            what="diagnose",
-            text=entry.text,
-            suffix=entry.suffix,
-            folder=entry.folder,
-            where=Where.of(entry),
-            overrides=tuple(entry.overrides),
-            log=runs.whole_log(site.home.run(entry.id), entry),
-            language=language,
-        )
+        question = runs.question_about(site.home.run(number), store.job(number), language)
         answer = await only_answer(site.fitter.ask(question), "diagnosis")
         return dict(answer["report"])
 

@@ -35,3 +35,10 @@ def ceiling_at(where: Where) -> Ceiling:
         pynvml.nvmlShutdown()
     found = Ceiling(free, context_overhead(), f"{gib(free)} free on {name}", catalogued(name))
     return with_overhead(found, name)
+
+
+def fixed_ceiling(where: Where) -> int | None:
+    """Bytes of a ceiling that is asked for; None where the device's own memory is all there is to say."""
+    if where.vram is None and where.gpu is None:
+        return None
+    return ceiling_of(where.vram, where.gpu, virtual=is_virtual(where)).bytes

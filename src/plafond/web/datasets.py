@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plafond.data.buckets import bucket_of
+from plafond.data.encodings import read_text
 from plafond.data.folder import Picture, scan
 from plafond.data.images import EXTENSIONS, show
 from plafond.errors import DataError, PlafondError, UsageError
 from plafond.job.dataset import DatasetConfig
 from plafond.training.run_folder import write_atomically
-from plafond.web.places import OutsideError, inside, valid_name
+from plafond.web.changes import Signature, signature
+from plafond.web.places import OutsideError, inside, is_inside, valid_name
 from plafond.web.uploads import VIDEOS
 
 CAPTION = ".txt"
@@ -57,6 +59,7 @@ class Datasets:
 
     def __init__(self, root: Path):
         self.root = root
+        self._read: dict[str, tuple[Signature, Listed]] = {}
 
     def names(self) -> list[str]:
         """Every data set, by name."""
@@ -112,14 +115,25 @@ class Datasets:
     def first(self, name: str) -> str | None:
         """A picture that stands for the data set."""
         folder = self.folder(name)
-        for file in sorted(folder.rglob("*")):
-            if file.suffix.lower() in EXTENSIONS and not file.name.startswith("."):
-                return file.relative_to(folder).as_posix()
+        for inner, folders, files in os.walk(folder):
+            folders.sort()
+            for file in sorted(files):
+                path = Path(inner, file)
+                if path.suffix.lower() in EXTENSIONS and not file.startswith("."):
+                    return path.relative_to(folder).as_posix()
         return None
 
     def listed(self, name: str) -> Listed:
-        """Read the headers of all pictures of a data set."""
+        """What a data set holds; the headers of its pictures are read again when a file of it has changed."""
         folder = self.folder(name)
+        now = signature(folder)
+        before, found = self._read.get(name, (None, None))
+        if found is None or before != now:
+            found = self._list(name, folder)
+            self._read[name] = now, found
+        return found
+
+    def _list(self, name: str, folder: Path) -> Listed:
         videos = sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix.lower() in VIDEOS
         )
@@ -150,6 +164,17 @@ class Datasets:
         if path.suffix.lower() not in EXTENSIONS | VIDEOS or not path.is_file():
             raise NoSuchError(f"there is no picture {file!r} in {name!r}")
         return path
+
+    def caption_of(self, name: str, file: str) -> str:
+        """The caption beside a clip."""
+        path = self.file(name, file).with_suffix(CAPTION)
+        return read_text(path)[0] if is_inside(path, (self.root,)) and path.is_file() else ""
+
+    def beside(self, name: str, file: str) -> str | None:
+        """The picture of a data set that has the name of `file`, whatever its extension: a control image."""
+        stem = file.rpartition(".")[0]
+        found = (one.name for one in self.listed(name).pictures if one.name.rpartition(".")[0] == stem)
+        return next(found, None)
 
     def caption(self, name: str, file: str, text: str) -> str:
         """Write the caption of a picture beside it; an empty one deletes it. Returns what was written.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from plafond.data.folder import Scan, scan
-from plafond.data.walk import walk
 from plafond.errors import JobError, PlafondError
 from plafond.job.dataset import DatasetConfig
 from plafond.job.reading import job_of
@@ -26,6 +25,7 @@ from plafond.plan import shapes
 from plafond.plan.report import sentence
 from plafond.web.asking import Question
 from plafond.web.ceilings import ceiling_at, is_virtual
+from plafond.web.changes import signature
 
 MOST_SCANS = 32
 
@@ -199,21 +199,7 @@ def _scanned(config: DatasetConfig, index: int, signature: tuple[Any, ...]) -> S
 
 def _remembered(config: DatasetConfig, index: int = 0) -> Scan:
     """A data set as it was read last, as long as no file of it has changed."""
-    return replace(_scanned(config, index, _signature(config)), config=config)
-
-
-def _signature(config: DatasetConfig) -> tuple[Any, ...]:
-    """Tells one state of a data folder from another, without opening a file."""
-    root = Path(config.folder_path).expanduser()
-    if not root.is_dir():
-        return (root.stat().st_mtime_ns,) if root.exists() else ()
-    found = []
-    for folder, _ in walk(root, set(), []):
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                stat = entry.stat()
-                found.append((entry.path, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+    return replace(_scanned(config, index, signature(Path(config.folder_path).expanduser())), config=config)
 
 
 def main() -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plafond.jobs.queue import Where
 from plafond.jobs.run import RunFiles
 from plafond.jobs.store import Entry
 from plafond.training.run_folder import RunFolder
+from plafond.web.asking import Question
 from plafond.web.datasets import NoSuchError
 from plafond.web.places import inside
 
@@ -175,6 +177,20 @@ def whole_log(home_run: Path, entry: Entry) -> str:
         except OSError:
             continue
     return "\n".join(texts)
+
+
+def question_about(home_run: Path, entry: Entry, language: str) -> Question:
+    """What the doctor is asked about a job's last run."""
+    return Question(
+        what="diagnose",
+        text=entry.text,
+        suffix=entry.suffix,
+        folder=entry.folder,
+        where=Where.of(entry),
+        overrides=tuple(entry.overrides),
+        log=whole_log(home_run, entry),
+        language=language,
+    )
 
 
 def report(home_run: Path) -> dict[str, Any] | None:

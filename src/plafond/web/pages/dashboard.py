@@ -78,9 +78,8 @@ def meter(share: float, label: str = "") -> ui.element:
     """A thin bar that is filled to a share of 1."""
     value = round(100 * min(1.0, max(0.0, share)))
     bar = ui.element("div").classes("meter")
-    bar.props(
-        f'role=progressbar aria-valuenow={value} aria-valuemin=0 aria-valuemax=100 aria-label="{label}"'
-    )
+    bar.props(f"role=progressbar aria-valuenow={value} aria-valuemin=0 aria-valuemax=100")
+    bar.props["aria-label"] = label
     with bar:
         ui.element("i").style(f"width: {value}%")
     return bar

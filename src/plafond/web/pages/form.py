@@ -24,6 +24,7 @@ from plafond.web.pages.hints import told
 from plafond.web.pages.inputs import Input
 from plafond.web.pages.lists import Lists
 from plafond.web.pages.placing import Placing
+from plafond.web.pages.starting import ask_all_the_same
 from plafond.web.site import Site
 from plafond.web.starts import base_models, choose, chosen, new_text
 from plafond.web.words import Words
@@ -257,29 +258,10 @@ class Form:
                 saving.refuse_missing(self.draft.job, saving.folder_of(self.site, self.entry))
             verdict = await self._forecast.settled() if self.draft.job is not None else None
             force = verdict == "oom"
-            if force and not await self._ask_all_the_same():
+            if force and not await ask_all_the_same(self.t):
                 return
             entry = self._saved()
             if entry.state not in (QUEUED, *ACTIVE):
                 queue.start(self.site.store, entry, force=force)
             self.site.work()
             ui.navigate.to(f"/jobs/{entry.id}")
-
-    async def _ask_all_the_same(self) -> bool:
-        t = self.t
-        with ui.dialog() as dialog, ui.card().classes("ask"):
-            heading(t("The forecast says that it does not fit"))
-            ui.label(
-                t(
-                    "It would run out of memory. Started all the same, it recovers where it can and stops with its"
-                    " state saved where it cannot."
-                )
-            )
-            with ui.element("div").classes("line end"):
-                ui.button(t("Back"), on_click=lambda: dialog.submit(False)).props("flat no-caps")
-                ui.button(t("Start all the same"), on_click=lambda: dialog.submit(True)).props(
-                    "unelevated no-caps color=warning data-test=force"
-                )
-        answer = await dialog
-        dialog.delete()
-        return bool(answer)

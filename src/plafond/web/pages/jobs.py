@@ -13,6 +13,7 @@ from plafond.jobs.progress import step_of
 from plafond.jobs.store import Entry
 from plafond.web.pages.frame import STATES, frame, heading
 from plafond.web.pages.hints import told
+from plafond.web.pages.starting import start
 from plafond.web.site import Site
 from plafond.web.words import Words
 
@@ -76,6 +77,8 @@ def add(site: Site) -> None:
                 with told(t):
                     if action == "delete":
                         await _ask_delete(site, t, int(number))
+                    elif action == "start":
+                        await start(site, t, site.store.job(int(number)))
                     else:
                         _act(site, t, action, int(number))
                 await draw()
@@ -128,9 +131,6 @@ def _act(site: Site, t: Words, action: str, number: int) -> None:
     match action:
         case "front":
             queue.to_front(site.store, entry)
-        case "start":
-            queue.start(site.store, entry)
-            site.work()
         case "stop":
             queue.stop(site.store, entry)
             ui.notify(t("{name} stops after its step, and saves.", name=entry.name))
