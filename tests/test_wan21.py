@@ -36,17 +36,7 @@ class TestWan21(FamilyChecks):
         return micro_wan.make_checkpoint(folder)
 
     def draw(self, pipeline: Any) -> Image.Image:
-        return pipeline(  # type: ignore[no-any-return]
-            PROMPT,
-            negative_prompt="blurred",
-            width=96,
-            height=64,
-            num_frames=1,
-            num_inference_steps=2,
-            guidance_scale=4.0,
-            generator=torch.Generator().manual_seed(3),
-            output_type="pil",
-        ).frames[0][0]
+        return micro_wan.draw(pipeline)
 
     # ------------------------------------------------------------------------------------------------ clips
 

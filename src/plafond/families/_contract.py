@@ -53,6 +53,18 @@ class Risk:
     """Control images per picture."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Expert:
+    """One of several models that share the noise levels among them.
+
+    Its name is that of its group of blocks in `plafond.model.experts.Experts`, and the ending of its saved file's.
+    """
+
+    name: str
+    sigmas: tuple[float, float]
+    """From the lowest to the highest noise level that it denoises."""
+
+
 TextEmbedding = dict[str, "Tensor"]
 """What the text encoders say about one prompt: named tensors without a batch dimension.
 
@@ -136,6 +148,13 @@ class Family(Protocol):
         """How many of so many frames a clip may have; one where the model knows only pictures."""
         return 1
 
+    experts: tuple[Expert, ...] = ()
+    """Models that take turns, each with its own noise levels; the transformer is then an `Experts`."""
+
+    def trained_experts(self, model: ModelConfig) -> tuple[Expert, ...]:
+        """Those of the experts that the job trains."""
+        return self.experts
+
     risks: tuple[Risk, ...] = ()
     """Combinations that a plan warns of when checkpointing is off."""
     model_options: tuple[str, ...] = ()
@@ -173,7 +192,8 @@ class Family(Protocol):
         return False
 
     depth: Mapping[str, str]
-    """The transformer's configuration key of each group of identical blocks, by the group's attribute name."""
+    """The transformer's configuration key of each group of identical blocks, by the group's attribute name. Groups of
+    one key keep the same in training, what is asked of the first of them."""
 
     miniature: Mapping[str, Mapping[str, Any]]
     """Changes to the parts' published configurations that make a model which a CPU runs in seconds, to measure it."""

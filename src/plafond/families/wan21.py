@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plafond.model.checkpoint import Source
     from plafond.model.native import Entry
 
+PARAMETERS = 14_288_491_584
 TIMESTEPS = 1000
 """The model counts noise levels from 0 to 1,000."""
 
@@ -73,7 +74,7 @@ class Wan21(Family):
             title="Wan2.1-T2V-14B",
             repo="Wan-AI/Wan2.1-T2V-14B-Diffusers",
             arch="wan21:14b",
-            transformer_parameters=14_288_491_584,
+            transformer_parameters=PARAMETERS,
             text_encoders="UMT5-XXL",
             licence="Apache-2.0",
             modelspec="wan2.1-t2v-14b",
@@ -231,7 +232,11 @@ class Wan21(Family):
         from plafond.families._shared import scheduler, whole
 
         pipeline = WanPipeline(
-            scheduler=scheduler(source), vae=vae, transformer=transformer, text_encoder=None, tokenizer=None
+            scheduler=scheduler(source),
+            vae=vae,
+            text_encoder=None,
+            tokenizer=None,
+            **self._drawn_by(transformer),
         )
         pipeline.set_progress_bar_config(disable=True)
         drawn: list[Image] = pipeline(
@@ -245,6 +250,10 @@ class Wan21(Family):
             output_type="pil",
         ).frames[0]
         return drawn if len(drawn) > 1 else drawn[0]
+
+    def _drawn_by(self, transformer: nn.Module) -> dict[str, Any]:
+        """The pipeline's own parts that denoise."""
+        return {"transformer": transformer}
 
     # ------------------------------------------------------------------------------------------------ names
 

@@ -167,6 +167,8 @@ class _Deepening:
                 for index in between if rises else reversed(between):
                     self._emit(run, score, Block(run.block.group, index))
             self._emit(run, score, self._moved(run.block))
+        if self.trace.start == len(self.trace.events):  # nothing happens after it
+            self.deep.start = len(self.deep.events)
         for block, flops in self.trace.flops.items():
             self._count(block, flops)
         return self.deep

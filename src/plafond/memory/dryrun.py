@@ -41,10 +41,9 @@ from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source, loaded_dtype
 from plafond.training.base import quantize_encoders
 from plafond.training.export import DTYPES
+from plafond.training.trainee import leaders
 
 META = torch.device("meta")
-STEPS = 2
-"""The optimizer's state appears at the end of the first step, so the second one peaks higher."""
 PREVIEW_STEPS = 2
 """Denoising steps that are traced of a preview."""
 SMALL = 64
@@ -135,14 +134,17 @@ class Rehearsal:
             return ledger.trace
 
     def train(self, bucket: Bucket, batch: int) -> Trace:
-        """Two steps on batches of one shape."""
+        """Two steps on batches of one shape; where experts take turns, the others have had theirs before."""
         shape = self._latent_shape(bucket)
 
         def phase(ledger: MetaLedger, stage: Stage) -> None:
             stage.load()
             ledger.stage = "update"
+            *before, last = stage.tour()
+            for step in before:
+                stage.step(step, shape, bucket, batch)
             ledger.mark()
-            for step in range(1, STEPS + 1):
+            for step in (last, stage.after(last)):
                 stage.step(step, shape, bucket, batch)
             self.menus = stage.menus()
 
@@ -155,7 +157,8 @@ class Rehearsal:
 
         def phase(ledger: MetaLedger, stage: Stage) -> None:
             stage.load()
-            stage.step(1, shape, small, 1, controls=False)
+            for step in stage.tour():
+                stage.step(step, shape, small, 1, controls=False)
             ledger.stage = "preview"
             ledger.mark()
             stage.preview(item.model_copy(update={"sample_steps": min(PREVIEW_STEPS, item.sample_steps)}))
@@ -169,7 +172,8 @@ class Rehearsal:
 
         def phase(ledger: MetaLedger, stage: Stage) -> None:
             stage.load()
-            stage.step(1, shape, small, 1, controls=False)
+            for step in stage.tour():
+                stage.step(step, shape, small, 1, controls=False)
             ledger.mark()
             ledger.stage = "saving"
             stage.save()
@@ -191,7 +195,8 @@ class Rehearsal:
         """The trace of a phase in which every block does what `activations` says."""
         plan = activations or self.activations.default
         depths = {group: int(self.config[key]) for group, key in self.family.depth.items()}
-        segments = {group: plan.segments(group, depth) for group, depth in depths.items()}
+        first = leaders(self.family)
+        segments = {group: plan.segments(first[group], depth) for group, depth in depths.items()}
         lengths = {group: [length for _, length in found] for group, found in segments.items()}
         model = self.process.model
         uneven = model.layer_offloading and model.layer_offloading_transformer_percent < 1

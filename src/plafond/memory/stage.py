@@ -126,6 +126,14 @@ class Stage:
         if self.ema is not None:
             self.ema.update()
 
+    def tour(self) -> list[int]:
+        """Steps that make the optimizer's whole state, which appears at their ends."""
+        return [1] if self.trainee.turns is None else self.trainee.turns.tour()
+
+    def after(self, step: int) -> int:
+        """A step after one of `tour`, of another expert if there are several."""
+        return step + (1 if self.trainee.turns is None else self.trainee.turns.every)
+
     def _text(self, size: int) -> TextEmbedding:
         if self.live_text:
             return self.rehearsal.repeated(
@@ -173,7 +181,9 @@ class Stage:
     def menus(self) -> dict[str, Menu]:
         """What a block of each group can keep: of its last block but one, which is like all but the ends."""
         found = {
-            group: blocks[max(0, len(blocks) - 2)].learnt for group, blocks in self.trainee.blocks.items()
+            group: blocks[max(0, len(blocks) - 2)].learnt
+            for group, blocks in self.trainee.blocks.items()
+            if self.trainee.leaders[group] == group
         }
         return {group: learnt.menu for group, learnt in found.items() if learnt is not None}
 

@@ -35,7 +35,7 @@ class Source:
 
     def repo_of(self, part: str) -> str:
         """The folder or Hugging Face id that holds this part."""
-        return self.transformer_repo or self.repo if part == "transformer" else self.repo
+        return self.transformer_repo or self.repo if part.startswith("transformer") else self.repo
 
     @property
     def is_local(self) -> bool:
@@ -225,10 +225,10 @@ def loaded_dtype(model: nn.Module, name: str, dtype: torch.dtype) -> torch.dtype
     Some parts stay in float32: in diffusers' models always, in those of transformers only beside float16.
     """
     import torch
-    from diffusers import ModelMixin
+    from transformers import PreTrainedModel
 
     kept = set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    exact = isinstance(model, ModelMixin) or dtype == torch.float16
+    exact = dtype == torch.float16 or not isinstance(model, PreTrainedModel)
     return torch.float32 if exact and not kept.isdisjoint(name.split(".")) else dtype
 
 

@@ -9,7 +9,7 @@ one filled anew: whatever still refers to the old one keeps seeing what it saw.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,11 +27,17 @@ class Stored:
     Args:
         block: the block; in the place of its frozen tensors it is left with empty ones.
         pinned: keep them in pinned memory, from which a GPU copies by itself.
+        apart: parts of the block that are left alone.
+
+    Attributes:
+        here: whether the block has its tensors.
     """
 
-    def __init__(self, block: nn.Module, *, pinned: bool):
+    def __init__(self, block: nn.Module, *, pinned: bool, apart: Container[nn.Module] = ()):
         self.layout: list[tuple[str, torch.dtype, torch.Size, int]] = []
-        found = list(_frozen(block))
+        found = list(_frozen(block, apart))
+        self._places = [(held, key, name) for held, key, name, _ in found]
+        self.here = False
         size = 0
         for _, _, name, tensor in found:
             self.layout.append((name, tensor.dtype, tensor.shape, size))
@@ -44,10 +50,7 @@ class Stored:
             views = self.views(self.flat)
             for held, key, name, tensor in found:
                 views[name].copy_(tensor)
-                empty = tensor.new_empty(0)
-                held[key] = (
-                    nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
-                )
+                held[key] = _like(tensor.new_empty(0), tensor)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The tensors by name, in a buffer like ours."""
@@ -56,6 +59,19 @@ class Stored:
             stop = start + math.prod(shape) * dtype.itemsize
             found[name] = flat[start:stop].view(dtype).view(shape)
         return found
+
+    def enter(self, flat: Tensor) -> None:
+        """Give the block its tensors, in a buffer like ours on the device."""
+        views = self.views(flat)
+        for held, key, name in self._places:
+            held[key] = _like(views[name], held[key])
+        self.here = True
+
+    def leave(self) -> None:
+        """Leave it with empty ones again."""
+        for held, key, _ in self._places:
+            held[key] = _like(held[key].new_empty(0), held[key])
+        self.here = False
 
 
 class Ring:
@@ -75,6 +91,10 @@ class Ring:
 
     def enter(self, place: int, direction: int) -> Mapping[str, Tensor]:
         """The tensors of a block that is about to compute; its neighbour in `direction` is sent for."""
+        return self.stored[place].views(self.fetch(place, direction))
+
+    def fetch(self, place: int, direction: int) -> Tensor:
+        """The same in one piece."""
         wanted = [place, *(next_ for next_ in (place + direction,) if 0 <= next_ < len(self.stored))]
         for other in [known for known in self._here if known not in wanted]:
             del self._here[other]
@@ -84,7 +104,7 @@ class Ring:
         flat, arrived = self._here[place]
         if arrived is not None:
             torch.cuda.current_stream(self.device).wait_event(arrived)
-        return self.stored[place].views(flat)
+        return flat
 
     def clear(self) -> None:
         """Take all blocks off the device."""
@@ -109,10 +129,15 @@ def chosen(count: int, share: float) -> list[int]:
     return [place for place in range(count) if (place + 1) * wanted // count > place * wanted // count]
 
 
-def _frozen(block: nn.Module) -> list[tuple[dict[str, Any], str, str, Tensor]]:
+def _like(tensor: Tensor, other: Tensor) -> Tensor:
+    return nn.Parameter(tensor, requires_grad=False) if isinstance(other, nn.Parameter) else tensor
+
+
+def _frozen(block: nn.Module, apart: Container[nn.Module]) -> list[tuple[dict[str, Any], str, str, Tensor]]:
     return [
         (held, key, f"{path}.{key}" if path else key, tensor)
         for path, module in block.named_modules()
+        if module not in apart
         for held in (module._parameters, module._buffers)
         for key, tensor in held.items()
         if tensor is not None and not tensor.requires_grad and tensor.numel()

@@ -32,7 +32,7 @@ def quantize_transformer(
         device,
         exclude=model.unquantized,
         only=lambda path: any(block in path for block in blocks),
-        home=model.layer_offloading,
+        home=model.layer_offloading or bool(family.experts),
     )
 
 

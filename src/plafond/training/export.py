@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 import plafond
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
+from plafond.model.experts import names_of
 from plafond.model.lora import LoraNetwork
 from plafond.model.native import lora_to_native
 from plafond.training.run_folder import write_atomically
@@ -36,21 +37,33 @@ def save_lora(
     """Save the adapter as ``save.lora_format`` says and return the files written.
 
     ``auto`` writes the one file that both ComfyUI and diffusers load; ``both`` writes the native names to `target`
-    and diffusers' names to ``<target>_diffusers.safetensors``.
+    and diffusers' names to ``<target>_diffusers.safetensors``. Experts have a file each, with their names behind that
+    of `target`.
     """
     dtype = DTYPES[process.save.dtype]
-    state = {name: tensor.to("cpu", dtype) for name, tensor in network.state_dict().items()}
+    whole = {name: tensor.to("cpu", dtype) for name, tensor in network.state_dict().items()}
     wanted = process.save.lora_format
     formats = {"auto": (family.lora_format,), "both": ("native", "diffusers")}.get(wanted, (wanted,))
     written: list[Path] = []
-    for form in formats:
-        path = target.with_stem(f"{target.stem}_diffusers") if written else target
-        tensors = (
-            _native(state, network, transformer, family, dtype) if form == "native" else _diffusers(state)
-        )
-        _write(path, tensors, metadata)
-        written.append(path)
+    for ending, state in _adapters(whole, family, process):
+        for place, form in enumerate(formats):
+            path = target.with_stem(f"{target.stem}{ending}{'_diffusers' if place else ''}")
+            tensors = (
+                _native(state, network, transformer, family, dtype) if form == "native" else _diffusers(state)
+            )
+            _write(path, tensors, metadata)
+            written.append(path)
     return written
+
+
+def _adapters(
+    state: Mapping[str, Tensor], family: Family, process: ProcessConfig
+) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    """What goes into each file, with the ending of its name."""
+    if not family.experts:
+        yield "", state
+    for expert in family.trained_experts(process.model):
+        yield f"_{expert.name}", {own: state[name] for name, own in names_of(state, expert.name)}
 
 
 def _diffusers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

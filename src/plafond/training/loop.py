@@ -31,7 +31,7 @@ from plafond.training.optim import make_optimizer, make_schedule
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.preview import Previewer
 from plafond.training.recovery import attempt
-from plafond.training.run_folder import RunFolder, remove, write_atomically
+from plafond.training.run_folder import RunFolder, write_atomically
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
 from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state, state_tensors
@@ -70,7 +70,8 @@ def train(
         PlafondError: the run cannot start or go on; everything saved so far is intact.
     """
     family = family_for(process.model.arch)
-    folder = RunFolder(process.training_folder, process.name or job.name)
+    parts = [expert.name for expert in family.trained_experts(process.model)]
+    folder = RunFolder(process.training_folder, process.name or job.name, parts)
     aside = folder.set_aside() if fresh else None
     with (
         folder.locked(),
@@ -235,7 +236,7 @@ class Run:
         saved = [(step, path) for step, path in self.folder.milestones() if path.is_file()]
         if saved and self.trainee.network is not None:
             step, path = saved[-1]
-            load_lora_file(self.trainee.network, path, self.family.native_table(self.trainee.transformer))
+            load_lora_file(self.trainee.network, path, self.family, self.trainee.transformer)
             self.progress = Progress(step=step)
             self.terminal.note(f"continuing after step {step} from {path.name}; the optimizer starts anew")
         self.folder.rewind_metrics(self.progress.step)
@@ -320,8 +321,7 @@ class Run:
     def _save_milestone(self) -> None:
         self._export(self.folder.milestone(self.progress.step))
         self.save_state()
-        for _, path in self.folder.milestones()[: -self.process.save.max_step_saves_to_keep]:
-            remove(path)
+        self.folder.keep_newest(self.process.save.max_step_saves_to_keep)
 
     def _export(self, target: Path) -> list[Path]:
         step = self.progress.step
@@ -380,7 +380,7 @@ class Run:
             name=self.folder.name,
             folder=self.folder.path,
             steps=self.progress.step,
-            files=files or tuple(path for path in [self.folder.final] if path.exists()),
+            files=files or tuple(self.folder.finals()),
             loss=sum(losses) / len(losses) if losses else None,
             sheet=self._sheet(),
             plot=plot,

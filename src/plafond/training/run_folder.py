@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
@@ -28,10 +28,16 @@ from plafond.errors import OutOfSpaceError, UsageError
 
 
 class RunFolder:
-    """Paths of one run, and the lock that keeps two processes out of one folder."""
+    """Paths of one run, and the lock that keeps two processes out of one folder.
 
-    def __init__(self, training_folder: str | Path, name: str):
-        self.name = name
+    Args:
+        training_folder: where runs are.
+        name: the run's.
+        parts: a save is a file for each of these, with their names behind its own; one file without any.
+    """
+
+    def __init__(self, training_folder: str | Path, name: str, parts: Sequence[str] = ()):
+        self.name, self.parts = name, tuple(f"_{part}" for part in parts) or ("",)
         self.path = Path(training_folder).expanduser() / name
         self.samples = self.path / "samples"
         self.resume = self.path / "resume"
@@ -45,9 +51,23 @@ class RunFolder:
 
     def milestones(self) -> list[tuple[int, Path]]:
         """Saves that exist (files, or folders of full fine-tunes), by step. Other files of that prefix are not ours."""
-        pattern = re.compile(re.escape(self.name) + r"_(\d{9})(\.safetensors)?")
+        endings = "|".join(map(re.escape, self.parts))
+        pattern = re.compile(re.escape(self.name) + rf"_(\d{{9}})(?:{endings})(\.safetensors)?")
         found = [(pattern.fullmatch(path.name), path) for path in self.path.glob(f"{self.name}_*")]
         return sorted((int(match[1]), path) for match, path in found if match)
+
+    def keep_newest(self, count: int) -> None:
+        """Delete saves beyond those of the newest `count` steps."""
+        found = self.milestones()
+        newest = sorted({step for step, _ in found})[-count:]
+        for step, path in found:
+            if step not in newest:
+                remove(path)
+
+    def finals(self) -> list[Path]:
+        """The final weights that exist."""
+        files = (self.final.with_stem(f"{self.name}{part}") for part in self.parts)
+        return [path for path in files if path.exists()]
 
     def sample(self, step: int, index: int, extension: str) -> Path:
         """A new preview file, named as AI Toolkit names them."""

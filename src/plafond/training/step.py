@@ -107,6 +107,7 @@ class Stepper:
         """Mean weighted loss of one micro-batch, a float32 scalar."""
         settings = self.process.train
         position = (micro.step, micro.index)
+        span = self.trainee.turn(micro.step)
         with host_memory():
             latents = micro.latents.float()
             noise = torch.randn(
@@ -124,6 +125,7 @@ class Stepper:
                 settings,
                 self.family.shift(height, width),
                 generator(self.process.training_seed, "timestep", *position),
+                span,
             )
         drawn = (tensor[micro.rows] for tensor in (latents, noise, sigmas))
         latents, noise, sigmas = (put(tensor, self.device) for tensor in drawn)

@@ -12,12 +12,20 @@ import math
 import torch
 from torch import Tensor
 
+from plafond.errors import JobError
 from plafond.job.train import TrainConfig
 
 GRID = 1000
+WHOLE = (0.0, 1.0)
 
 
-def draw_sigmas(count: int, settings: TrainConfig, shift: float, generator: torch.Generator) -> Tensor:
+def draw_sigmas(
+    count: int,
+    settings: TrainConfig,
+    shift: float,
+    generator: torch.Generator,
+    span: tuple[float, float] = WHOLE,
+) -> Tensor:
     """Draw noise levels.
 
     Args:
@@ -25,9 +33,13 @@ def draw_sigmas(count: int, settings: TrainConfig, shift: float, generator: torc
         settings: ``timestep_type``, ``content_or_style``, ``min_denoising_steps``, ``max_denoising_steps``.
         shift: the family's ``mu`` for the batch's resolution; used by ``timestep_type: shift``.
         generator: source of randomness.
+        span: noise levels are drawn from this part of the grid, as if the others were not there.
 
     Returns:
         float32 (count,), each in (0, 1].
+
+    Raises:
+        JobError: ``min_denoising_steps`` and ``max_denoising_steps`` leave nothing of the span.
     """
     uniform = torch.rand(count, generator=generator, dtype=torch.float64)
     if settings.content_or_style == "content":
@@ -36,11 +48,22 @@ def draw_sigmas(count: int, settings: TrainConfig, shift: float, generator: torc
         uniform = 1 - (1 - uniform) ** 3
     low = settings.min_denoising_steps / GRID
     high = min(1.0, (settings.max_denoising_steps + 1) / GRID)
+    grid = _lognormal_grid(generator) if settings.timestep_type == "lognorm_blend" else None
+    if span != WHOLE:
+        places = torch.arange(GRID, dtype=torch.float64) / GRID
+        levels = _quantile(places, settings.timestep_type, shift) if grid is None else grid
+        low = max(low, int((levels > span[1]).sum()) / GRID)
+        high = min(high, int((levels > span[0]).sum()) / GRID)
+        if low >= high:
+            message = (
+                f"leaves no noise level between {span[0]} and {span[1]}, which one of the experts denoises"
+            )
+            raise JobError(message, key="train.min_denoising_steps")
     position = low + uniform * (high - low)
-    if settings.timestep_type == "lognorm_blend":
-        grid = _lognormal_grid(generator)
+    if grid is not None:
         return grid[(position * GRID).long().clamp(max=GRID - 1)].float()
-    return _quantile(position, settings.timestep_type, shift).float()
+    # between two places of the grid the curve may leave the span
+    return _quantile(position, settings.timestep_type, shift).float().clamp(*span)
 
 
 def _lognormal_grid(generator: torch.Generator) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from plafond.activations.blocks import PlannedBlock, plan_blocks
 from plafond.activations.plan import ActivationPlan, asked_for
 from plafond.errors import CheckpointError, JobError
-from plafond.families._contract import Family
+from plafond.families._contract import Expert, Family
 from plafond.job.model import ModelConfig
 from plafond.job.schema import ProcessConfig
 from plafond.memory.kernels import Target
 from plafond.memory.residence import host_memory, label, move_in
 from plafond.model.checkpoint import reading
+from plafond.model.experts import Experts
 from plafond.model.lora import LoraNetwork, Targets, inject
 from plafond.model.native import Entry, lora_from_native
 from plafond.model.streaming import Ring, chosen
@@ -33,6 +34,7 @@ class Trainee:
     """The transformer, with the adapter if there is one, and the parameters that the optimizer sees.
 
     `blocks` are the transformer's blocks, by group; `assistant` is merged into the weights and left out of previews.
+    `leaders` says of each group whose levels it has, `turns` which experts are trained, if there are any.
     """
 
     transformer: nn.Module
@@ -40,6 +42,8 @@ class Trainee:
     parameters: dict[str, nn.Parameter]
     blocks: Mapping[str, Sequence[PlannedBlock]]
     assistant: Assistant | None = None
+    leaders: Mapping[str, str] = field(default_factory=dict)
+    turns: Turns | None = None
 
     def move_in(self, device: torch.device, model: ModelConfig) -> None:
         """Put the transformer on the device, but for the blocks that are streamed to it.
@@ -58,13 +62,25 @@ class Trainee:
             ring = Ring([blocks[place].block for place in places], device)
             for number, place in enumerate(places):
                 blocks[place].stream(ring, number)
+        if isinstance(self.transformer, Experts):
+            self.transformer.settle(device)
         move_in(self.transformer, device)
         label(self.parameters.values(), "lora")
+        self.turn(1)
+
+    def turn(self, step: int) -> tuple[float, float]:
+        """Let the expert of a step (counted from 1) take its turn; gives the range of its noise levels."""
+        if self.turns is None or not isinstance(self.transformer, Experts):
+            return 0.0, 1.0
+        expert = self.turns.of(step)
+        self.transformer.turn(expert.name)
+        return expert.sigmas
 
     def use(self, plan: ActivationPlan) -> None:
         """Let every block keep what `plan` says, from its next forward pass on."""
         for group, blocks in self.blocks.items():
-            for block, level in zip(blocks, plan.levels(group, len(blocks)), strict=True):
+            levels = plan.levels(self.leaders.get(group, group), len(blocks))
+            for block, level in zip(blocks, levels, strict=True):
                 block.level = level
 
     @contextmanager
@@ -132,20 +148,49 @@ def make_trainee(
     if unknown := [group for group in named if group not in blocks]:
         message = f"the model has no {unknown[0]}; its groups of blocks are {', '.join(blocks)}"
         raise JobError(message, key="plafond.activation_plan")
-    return Trainee(transformer, network, parameters, blocks, assistant)
+    turns = None
+    if family.experts:
+        turns = Turns(family.trained_experts(process.model), process.train.switch_boundary_every)
+    return Trainee(transformer, network, parameters, blocks, assistant, leaders(family), turns)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Which expert is trained when: each for so many steps, then the next."""
+
+    experts: tuple[Expert, ...]
+    every: int
+
+    def of(self, step: int) -> Expert:
+        """The expert of a step, counted from 1."""
+        return self.experts[(max(step, 1) - 1) // self.every % len(self.experts)]
+
+    def tour(self) -> list[int]:
+        """One step of each expert."""
+        return [1 + place * self.every for place in range(len(self.experts))]
+
+
+def leaders(family: Family) -> dict[str, str]:
+    """Of each group of blocks the first one with the same configuration key."""
+    first: dict[str, str] = {}
+    return {group: first.setdefault(key, group) for group, key in family.depth.items()}
 
 
 def _adapt(
     transformer: nn.Module, family: Family, process: ProcessConfig
 ) -> tuple[LoraNetwork | None, dict[str, nn.Parameter]]:
     if process.network is None:
+        if family.experts:
+            message = "expected a network section; of models that take turns only adapters can be trained"
+            raise JobError(message, key="network")
         return None, _unfreeze(transformer, process)
     rank = process.network.linear
+    own = tuple(f"{expert.name}." for expert in family.trained_experts(process.model)) or family.lora_blocks
     kwargs = process.network.network_kwargs
     network = inject(
         transformer,
         Targets(
-            blocks=family.lora_blocks if process.network.transformer_only else ("",),
+            blocks=own if process.network.transformer_only or family.experts else ("",),
             only=kwargs.only_if_contains,
             ignore=kwargs.ignore_if_contains,
         ),
@@ -156,7 +201,7 @@ def _adapt(
         seed=derived_seed(process.training_seed, "lora"),
     )
     if process.network.pretrained_lora_path:
-        load_lora_file(network, Path(process.network.pretrained_lora_path), family.native_table(transformer))
+        load_lora_file(network, Path(process.network.pretrained_lora_path), family, transformer)
     parameters: dict[str, nn.Parameter] = {}
     for path, layer in network.layers.items():
         parameters[f"{path}.lora_A.weight"] = layer.lora_A
@@ -182,20 +227,27 @@ def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Pa
     return chosen
 
 
-def load_lora_file(network: LoraNetwork, path: Path, table: Sequence[Entry]) -> None:
-    """Start from a saved LoRA under diffusers' names, or those in the table if none of its layers are fused.
+def load_lora_file(network: LoraNetwork, path: Path, family: Family, transformer: nn.Module) -> None:
+    """Start from a saved LoRA under diffusers' names, or under native ones if the family's layers are not fused.
+
+    Of experts, the file of each is read, whichever of them is named.
 
     Raises:
-        CheckpointError: the file lacks layers, or has another rank.
+        CheckpointError: a file lacks layers, or has another rank.
     """
-    from safetensors.torch import load_file
-
-    saved = reading(str(path), lambda: load_file(path))
-    state = {
-        name.removeprefix("transformer.").removeprefix("diffusion_model."): tensor
-        for name, tensor in saved.items()
-    }
-    state = {**state, **lora_from_native(state, table)}
+    table = family.native_table(transformer)
+    if not family.experts:
+        state = _saved(path, table)
+    else:
+        trained = {name.partition(".")[0] for name in network.layers}
+        stem = path.stem
+        for expert in family.experts:
+            stem = stem.removesuffix(f"_{expert.name}")
+        state = {
+            f"{name}.{key.partition('.')[2]}": tensor
+            for name in trained
+            for key, tensor in _saved(path.with_stem(f"{stem}_{name}"), table).items()
+        }
     for name, tensor in network.state_dict().items():
         if name not in state:
             raise CheckpointError(f"{path} has no tensor {name}; does it belong to this model?")
@@ -203,6 +255,18 @@ def load_lora_file(network: LoraNetwork, path: Path, table: Sequence[Entry]) -> 
             found, expected = tuple(state[name].shape), tuple(tensor.shape)
             raise CheckpointError(f"{path}: {name} has shape {found}, this job's network has {expected}")
     network.load_state_dict(state)
+
+
+def _saved(path: Path, table: Sequence[Entry]) -> dict[str, Tensor]:
+    """A LoRA file's tensors under diffusers' names without prefix."""
+    from safetensors.torch import load_file
+
+    saved = reading(str(path), lambda: load_file(path))
+    state = {
+        name.removeprefix("transformer.").removeprefix("diffusion_model."): tensor
+        for name, tensor in saved.items()
+    }
+    return {**state, **lora_from_native(state, table)}
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
