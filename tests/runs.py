@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import plafond
-from plafond.training.loop import Result
+from plafond.training.result import Result
 from plafond.training.run_folder import RunFolder
 
 # Runs the command line with one instant at which the process kills itself, as `kill -9` would.

@@ -24,11 +24,11 @@ from plafond.job.schema import ProcessConfig
 from plafond.job.train import TrainConfig
 from plafond.memory.kernels import Target
 from plafond.report.terminal import Terminal
-from plafond.training.optim import make_optimizer, round_stochastically
+from plafond.training.optim import make_optimizer, make_state, round_stochastically
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.start import choose_device
 from plafond.training.step import Stepper
-from plafond.training.trainee import make_trainee
+from plafond.training.trainee import make_trainee, state_tensors
 from runs import assert_same_weights, folder_of, losses, run, weights
 
 CPU = torch.device("cpu")
@@ -91,9 +91,10 @@ def test_live_and_cached_text_train_alike(make_job: JobMaker) -> None:
     assert_same_weights(folder_of(cached).final, folder_of(live).final)
 
 
-@pytest.mark.parametrize(
-    "optimizer", ["adamw", "adam", "adamw8bit", "lion", "lion8bit", "adafactor", "prodigy"]
-)
+OPTIMIZERS = ["adamw", "adam", "adamw8bit", "adam8bit", "lion", "lion8bit", "adafactor", "prodigy"]
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adam8bit"])
 def test_every_optimizer_trains_and_resumes(make_job: JobMaker, optimizer: str) -> None:
     train = {"optimizer": optimizer, "steps": 4, "lr": 1e-3}
     sections = {"train": train, "network": {"linear": 64}, "save": {"save_every": 2}}
@@ -103,6 +104,37 @@ def test_every_optimizer_trains_and_resumes(make_job: JobMaker, optimizer: str) 
     run(job)
     assert_same_weights(folder_of(whole).final, folder_of(job).final)
     assert any(tensor.any() for name, tensor in weights(folder_of(job).final).items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_state_that_is_made_beforehand_changes_nothing(name: str, dtype: torch.dtype) -> None:
+    if name == "prodigy" and dtype == torch.bfloat16:
+        pytest.skip("refused for full fine-tunes")
+
+    def trained(*, beforehand: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        shapes = [(96, 80), (16, 96), (7,)]  # eight bits and fewer than 4,096 elements
+        parameters = [nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
+        settings = TrainConfig(lr=1e-3, optimizer=name, optimizer_params={"weight_decay": 0.1})
+        optimizer = make_optimizer(parameters, settings)
+        if beforehand:
+            make_state(optimizer)
+            assert list(state_tensors(optimizer)) and all(one.grad is None for one in parameters)
+        sizes = sorted(tensor.nbytes for tensor in state_tensors(optimizer))
+        for step in range(3):
+            torch.manual_seed(step)
+            for parameter in parameters:
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+        if beforehand:
+            assert sizes == sorted(tensor.nbytes for tensor in state_tensors(optimizer)), (
+                "all of it was there"
+            )
+        return [parameter.detach() for parameter in parameters]
+
+    for one, two in zip(trained(beforehand=True), trained(beforehand=False), strict=True):
+        assert torch.equal(one, two)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from plafond.errors import PlafondError
 if TYPE_CHECKING:
     from plafond.job.schema import Job
     from plafond.plan.fit import Fitted
-    from plafond.training.loop import Result
+    from plafond.training.result import Result
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,7 @@ from plafond.errors import PlafondError, UsageError
 if TYPE_CHECKING:
     from plafond.job.schema import Job
     from plafond.plan.forecast import Plan
-    from plafond.training.loop import Result
+    from plafond.training.result import Result
 
 EXAMPLES = Path(plafond.__file__).resolve().parents[2] / "examples"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plafond.job.schema import Job
-    from plafond.training.loop import Result
+    from plafond.training.result import Result
 
 
 def train(

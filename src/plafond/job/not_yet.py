@@ -20,7 +20,6 @@ NOT_YET = "known to AI Toolkit, not used by plafond yet"
 
 CONSEQUENCES: dict[str, dict[str, str]] = {
     "model": {
-        "layer_offloading_text_encoder_percent": "the text encoder stays on the device while it encodes",
         "te_name_or_path": "the text encoder comes from the model",
         "vae_path": "the VAE comes from the model",
     },

@@ -39,7 +39,7 @@ from plafond.memory.standins import (
 )
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source, loaded_dtype
-from plafond.training.base import quantize_encoders
+from plafond.training.base import bring_encoders
 from plafond.training.export import DTYPES
 from plafond.training.trainee import leaders
 
@@ -259,11 +259,9 @@ class Rehearsal:
     def _load_encoders(self) -> Any:
         encoders, model = self.encoders, self.process.model
         modules = self.family.text_modules(encoders)
-        if model.text_format is not None:
-            self.parts.encoders = None  # once packed, they are this phase's own
-        quantize_encoders(modules, model, self.device)
-        for module in modules:
-            move_in(module, self.device)
+        if model.text_format is not None or model.layer_offloading:
+            self.parts.encoders = None  # once packed or taken apart, they are this phase's own
+        bring_encoders(modules, model, self.device)
         return encoders
 
     @property

@@ -172,8 +172,11 @@ def _streaming(process: ProcessConfig) -> Rung:
             values["model.layer_offloading"] = True
         if model.layer_offloading_transformer_percent < 1:
             values["model.layer_offloading_transformer_percent"] = 1.0
+        if model.layer_offloading_text_encoder_percent < 1:
+            values["model.layer_offloading_text_encoder_percent"] = 1.0
     option = Option(values=values, why="frozen blocks stay in main memory and visit the device in turn")
-    return Rung(id="stream_blocks", phases=MODEL_IS_THERE, options=(option,) if values else ())
+    phases = MODEL_IS_THERE | {"encode_text"}
+    return Rung(id="stream_blocks", phases=phases, options=(option,) if values else ())
 
 
 def _quantize(process: ProcessConfig) -> Rung:

@@ -10,6 +10,7 @@ from torch import nn
 from plafond.families._contract import Family
 from plafond.job.model import ModelConfig
 from plafond.model.quantized import in_layers, quantize
+from plafond.model.visits import move_in_part
 
 
 def quantize_transformer(
@@ -36,9 +37,18 @@ def quantize_transformer(
     )
 
 
-def quantize_encoders(modules: Sequence[nn.Module], model: ModelConfig, device: torch.device) -> None:
-    """Pack the linear layers of text encoders; embeddings, norms and what stands outside the layers stay."""
-    if model.text_format is None:
-        return
+def bring_encoders(modules: Sequence[nn.Module], model: ModelConfig, device: torch.device) -> None:
+    """Put text encoders on the device, as the job asks: packed, or with layers that only visit.
+
+    Linear layers are packed; embeddings, norms and what stands outside the layers stay as they are.
+
+    Args:
+        modules: in main memory.
+        model: the job's model section.
+        device: where they compute.
+    """
+    share = model.layer_offloading_text_encoder_percent if model.layer_offloading else 0.0
     for module in modules:
-        quantize(module, model.text_format, device, only=in_layers(module))
+        if model.text_format is not None:
+            quantize(module, model.text_format, device, only=in_layers(module), home=share > 0)
+        move_in_part(module, device, share)

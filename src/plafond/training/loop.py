@@ -16,8 +16,6 @@ from plafond.job.schema import Job, ProcessConfig
 from plafond.memory.gpus import gib
 from plafond.memory.kernels import Target
 from plafond.memory.residence import enter, host_memory, label, release, settle
-from plafond.report.loss_plot import loss_plot
-from plafond.report.sheet import contact_sheet
 from plafond.report.terminal import Terminal
 from plafond.training.assistant import merge_assistant
 from plafond.training.base import quantize_transformer
@@ -30,8 +28,10 @@ from plafond.training.feed import Feed
 from plafond.training.optim import make_optimizer, make_schedule
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.preview import Previewer
+from plafond.training.pulse import Pulse
 from plafond.training.recovery import attempt
-from plafond.training.run_folder import RunFolder, write_atomically
+from plafond.training.result import Result, result_of, write_job
+from plafond.training.run_folder import RunFolder
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
 from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state, state_tensors
@@ -39,20 +39,6 @@ from plafond.training.transaction import Transaction
 
 NON_FINITE_LIMIT = 10
 """So many steps in a row with a non-finite loss or gradient end the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a run left behind."""
-
-    name: str
-    folder: Path
-    steps: int
-    files: tuple[Path, ...]
-    loss: float | None
-    sheet: Path | None = None
-    plot: Path | None = None
-    notes: tuple[str, ...] = ()
 
 
 def train(
@@ -84,9 +70,9 @@ def train(
             terminal.note(f"the earlier run is kept at {aside}")
         write_job(job, process, folder)
         budget = budget or Budget()
-        with spending(budget, device) as gauge:
+        with Pulse(folder.path, terminal.warn) as pulse, spending(budget, device) as gauge:
             prepared = prepare(process, family, device=device, terminal=terminal, recover=budget.recover)
-            run = Run(job, process, family, folder, prepared, device, terminal, stop, budget, gauge)
+            run = Run(job, process, family, folder, prepared, device, terminal, stop, pulse, budget, gauge)
             return run.go()
 
 
@@ -111,6 +97,7 @@ class Run:
     device: torch.device
     terminal: Terminal
     stop: StopSignal
+    pulse: Pulse
     budget: Budget
     gauge: Gauge
     progress: Progress = field(default_factory=Progress)
@@ -142,8 +129,11 @@ class Run:
             self._record(outcome, micros, started, float(self.schedule.get_last_lr()[0]))
             del micros  # text that was encoded on the device must not stay through the next step
             show(self.progress.step, outcome.loss)
+            scarce = self.pulse.beat(self.progress.step)
             if self.progress.step % self.process.save.save_every == 0:
                 self._save_milestone()
+            elif scarce:
+                self.save_state()
             if self.previewer.due(self.progress.step, first=False):
                 self._preview()
         return self._finish()
@@ -371,50 +361,7 @@ class Run:
         return self._result(None, tuple(files))
 
     def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:
-        metrics = self.folder.read_metrics()
-        plot = self.folder.path / "loss.png"
-        loss_plot(plot, metrics, self.folder.name)
-        losses = [row["loss"] for row in metrics if row.get("applied")][-50:]
         notes = ([note] if note else []) + list(self.prepared.problems)
-        return Result(
-            name=self.folder.name,
-            folder=self.folder.path,
-            steps=self.progress.step,
-            files=files or tuple(self.folder.finals()),
-            loss=sum(losses) / len(losses) if losses else None,
-            sheet=self._sheet(),
-            plot=plot,
-            notes=tuple(notes),
+        return result_of(
+            self.folder, self.process, self.progress.step, files or tuple(self.folder.finals()), notes
         )
-
-    def _sheet(self) -> Path | None:
-        shown = self.folder.previews()
-        items = self.process.sample.samples
-        if not shown or not items:
-            return None
-        first, last = min(shown), max(shown)
-        titles = {first: "before" if first == 0 else f"after {first} steps", last: f"after {last} steps"}
-        columns = [
-            (title, [shown[step].get(row) for row in range(len(items))]) for step, title in titles.items()
-        ]
-        target = self.folder.path / "before-after.png"
-        contact_sheet(target, [item.prompt for item in items], columns)
-        return target
-
-
-def write_job(job: Job, process: ProcessConfig, folder: RunFolder) -> None:
-    """Write ``config.yaml``: the job as it is run, with every value resolved."""
-    from ruamel.yaml import YAML
-
-    values = process.model_dump(mode="json", exclude_none=True, exclude={"model": {"arch_tag"}})
-    document = {
-        "job": "extension",
-        "config": {"name": job.name, "process": [values]},
-        "meta": dict(job.meta),
-    }
-
-    def write(path: Path) -> None:
-        with path.open("w", encoding="utf-8") as file:
-            YAML(typ="safe", pure=True).dump(document, file)
-
-    write_atomically(folder.path / "config.yaml", write)

@@ -43,6 +43,38 @@ def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainConfig) ->
         raise JobError(message, key="train.optimizer_params") from error
 
 
+STARTS = frozenset({"p0", "qmap1", "qmap2"})
+"""What a fresh state holds that is not zero: Prodigy's first weights, and the code books of eight-bit moments."""
+
+
+def make_state(optimizer: Optimizer) -> None:
+    """Let a fresh optimizer make its state now instead of in its first step, which then finds all its memory taken.
+
+    A step is done on gradients of zero at a learning rate of zero, and what it counted is taken back.
+    """
+    parts = optimizer.inner if isinstance(optimizer, StochasticRounding) else [optimizer]
+    groups = [group for part in {*parts, optimizer} for group in part.param_groups]
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+    for group in groups:
+        group.update(lr=0.0, weight_decay=0.0)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, before in zip(groups, settings, strict=True):
+        group.update(before)
+    for part in parts:
+        for state in part.state.values():
+            for key, value in state.items():
+                if key in STARTS:
+                    continue
+                if isinstance(value, Tensor):
+                    value.zero_()
+                elif isinstance(value, (int, float)):
+                    state[key] = type(value)(0)
+
+
 def _adamw(params: list[nn.Parameter], lr: float, options: dict[str, Any]) -> Optimizer:
     return torch.optim.AdamW(params, lr=lr, **{"eps": ADAM_EPS, **options})
 

@@ -30,7 +30,7 @@ from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import enter, host_memory, move_in, move_out, put, release
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal
-from plafond.training.base import quantize_encoders
+from plafond.training.base import bring_encoders
 from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
 from plafond.training.feed import CAPTION_VARIANTS, Embed, Feed, caches_text
@@ -171,10 +171,7 @@ def _texts(
                 with host_memory():
                     host = torch.device("cpu")
                     loaded.append(family.load_text_encoders(source, device=host, dtype=dtype))
-                modules = family.text_modules(loaded[0])
-                quantize_encoders(modules, process.model, place)
-                for module in modules:
-                    move_in(module, place)
+                bring_encoders(family.text_modules(loaded[0]), process.model, place)
         return ask(family, loaded[0], prompts)
 
     def encode_at_home(prompts: Sequence[Question]) -> list[TextEmbedding]:

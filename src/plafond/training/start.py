@@ -11,7 +11,8 @@ from plafond.families import family_for
 from plafond.job.folders import missing_folders
 from plafond.job.schema import Job
 from plafond.training.budget import Budget
-from plafond.training.loop import Result, train
+from plafond.training.loop import train
+from plafond.training.result import Result
 
 
 def run_each(
