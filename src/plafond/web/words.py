@@ -39,8 +39,12 @@ class Words:
     def size(self, count: int | float) -> str:
         """Bytes as GiB, or as MiB where that says more."""
         if abs(count) >= GIB / 10 or count == 0:
-            return self("{number} GiB", number=self.number(count / GIB, "0.0" if count < 100 * GIB else "0"))
-        return self("{number} MiB", number=self.number(count / MIB, "0.0" if abs(count) < 10 * MIB else "0"))
+            return self(
+                N_("{number} GiB"), number=self.number(count / GIB, "0.0" if count < 100 * GIB else "0")
+            )
+        return self(
+            N_("{number} MiB"), number=self.number(count / MIB, "0.0" if abs(count) < 10 * MIB else "0")
+        )
 
     def number(self, value: float, form: str = "0.0") -> str:
         """A number in a form of Unicode's, as ``0.0``."""

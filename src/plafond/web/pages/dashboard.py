@@ -10,7 +10,7 @@ from plafond.jobs.store import ACTIVE, DONE, FAILED, QUEUED, STOPPED, Entry
 from plafond.web.machine import DeviceState, Machine, look
 from plafond.web.pages.frame import chip, frame, heading
 from plafond.web.site import Site
-from plafond.web.words import Words
+from plafond.web.words import N_, Words
 
 REFRESH_SECONDS = 2.0
 SHOWN = 8
@@ -22,7 +22,7 @@ def add(site: Site) -> None:
 
     @ui.page("/")
     async def dashboard(request: Request) -> None:
-        with frame(site, request, "Dashboard", at="/") as t:
+        with frame(site, request, N_("Dashboard"), at="/") as t:
             heading(t("Dashboard"), "h1").classes("sr")
             state = await run.io_bound(look, site.home.path)
             machine = ui.element("section").classes("devices").props(f'aria-label="{t("Machine")}"')

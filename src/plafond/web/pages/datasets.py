@@ -10,7 +10,7 @@ from nicegui import run, ui
 from plafond.web.pages.frame import frame, heading
 from plafond.web.pages.hints import told
 from plafond.web.site import Site
-from plafond.web.words import Words
+from plafond.web.words import N_, Words
 
 
 def add(site: Site) -> None:
@@ -19,7 +19,7 @@ def add(site: Site) -> None:
     @ui.page("/datasets")
     async def datasets(request: Request) -> None:
         found = await run.io_bound(_found, site) or []
-        with frame(site, request, "Data sets", at="/datasets") as t:
+        with frame(site, request, N_("Data sets"), at="/datasets") as t:
             heading(t("Data sets"), "h1")
             _draw_new(site, t)
             if not found:

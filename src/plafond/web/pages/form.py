@@ -27,7 +27,7 @@ from plafond.web.pages.placing import Placing
 from plafond.web.pages.starting import ask_all_the_same
 from plafond.web.site import Site
 from plafond.web.starts import base_models, choose, chosen, new_text
-from plafond.web.words import Words
+from plafond.web.words import N_, Words
 
 
 def add(site: Site) -> None:
@@ -35,12 +35,12 @@ def add(site: Site) -> None:
 
     @ui.page("/jobs/new")
     def new(request: Request) -> None:
-        with frame(site, request, "New job", at="/jobs") as t:
+        with frame(site, request, N_("New job"), at="/jobs") as t:
             Form(site, t, None)
 
     @ui.page("/jobs/{number}/edit")
     def edit(request: Request, number: int) -> None:
-        with frame(site, request, "Edit job", at="/jobs") as t, told(t):
+        with frame(site, request, N_("Edit job"), at="/jobs") as t, told(t):
             Form(site, t, site.store.job(number))
 
 

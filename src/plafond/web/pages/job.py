@@ -26,7 +26,7 @@ from plafond.web.pages.jobs import confirm_delete
 from plafond.web.pages.previews import Previews
 from plafond.web.pages.starting import start
 from plafond.web.site import Site
-from plafond.web.words import Words
+from plafond.web.words import N_, Words
 
 REFRESH_SECONDS = 1.5
 
@@ -36,7 +36,7 @@ def add(site: Site) -> None:
 
     @ui.page("/jobs/{number}")
     async def job(request: Request, number: int) -> None:
-        with frame(site, request, "Job", at="/jobs") as t, told(t):
+        with frame(site, request, N_("Job"), at="/jobs") as t, told(t):
             await View(site, t, site.store.job(number)).draw()
 
 

@@ -15,7 +15,7 @@ from plafond.web.pages.frame import STATES, frame, heading
 from plafond.web.pages.hints import told
 from plafond.web.pages.starting import start
 from plafond.web.site import Site
-from plafond.web.words import Words
+from plafond.web.words import N_, Words
 
 REFRESH_SECONDS = 3.0
 ROWS = 25
@@ -58,7 +58,7 @@ def add(site: Site) -> None:
     @ui.page("/jobs")
     async def jobs(request: Request) -> None:
         rows = await run.io_bound(_rows, site)
-        with frame(site, request, "Jobs", at="/jobs") as t:
+        with frame(site, request, N_("Jobs"), at="/jobs") as t:
             with ui.element("div").classes("between"):
                 heading(t("Jobs"), "h1")
                 search = ui.input(placeholder=t("Search")).props(
