@@ -215,9 +215,9 @@ VALUES = [
     ),
     (
         "type: lora",
-        "type: lokr",
-        'line 9: network.type: "lokr" is a network type of AI Toolkit that plafond does not '
-        "have; it has lora",
+        "type: fullrank",
+        'line 9: network.type: "fullrank" is a network type of AI Toolkit that plafond does not '
+        "have; the nearest it has is lokr",
     ),
 ]
 

@@ -7,7 +7,8 @@ else, so threads and previews do not disturb each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from plafond.activations.split import Backward, Forward, backward_of, forward_of
 from plafond.memory.kernels import Target
 from plafond.memory.ledger import blocks_of
 from plafond.memory.residence import as_written, park, put
+from plafond.model.experts import Experts
 from plafond.model.streaming import Ring
 
 REMEMBERED = 256
@@ -96,6 +98,14 @@ class PlannedBlock:
     def stream(self, ring: Ring, place: int) -> None:
         """Take frozen weights from a ring from now on, in which the block has this place."""
         self._ring = ring, place
+
+    def at_home(self) -> AbstractContextManager[object]:
+        """Inside the ``with`` block a streamed block has its weights where they are stored, in main memory."""
+        if self._ring is None:
+            return nullcontext()
+        ring, place = self._ring
+        stored = ring.stored[place]
+        return _reparametrize_module(self.block, stored.views(stored.flat))
 
     def state(self, direction: int = 1) -> list[Tensor]:
         """Parameters and buffers for a pass forward (1) or backward (-1)."""
@@ -269,6 +279,19 @@ def plan_blocks(model: nn.Module, target: Target) -> dict[str, list[PlannedBlock
         block.forward = found
         planned.setdefault(place.group, []).append(found)
     return planned
+
+
+@contextmanager
+def at_home(model: nn.Module) -> Iterator[None]:
+    """Inside the ``with`` block all weights of a model are there: those that wait or are streamed, in main memory."""
+    planned = [vars(module).get("forward") for module in model.modules()]
+    with ExitStack() as stack:
+        if isinstance(model, Experts):
+            stack.enter_context(model.at_home())
+        for block in planned:
+            if isinstance(block, PlannedBlock):
+                stack.enter_context(block.at_home())
+        yield
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:

@@ -48,8 +48,6 @@ PROCESS: Mapping[str, Known] = {
 NETWORK: Mapping[str, Known] = {
     "conv": Known(None, "only linear layers get an adapter"),
     "conv_alpha": Known(None, switch="conv"),
-    "lokr_full_rank": Known(True),
-    "lokr_factor": Known(-1),
     "old_lokr_format": Known(False),
     "split_multistage_loras": Known(True),
     "all_layers": Known(False),

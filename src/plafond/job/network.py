@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic.json_schema import WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from plafond.job.section import Flag, Input, Names, Section, Texts
 
 NETWORK_TYPE = Names(
     noun="a network type",
-    accepted={"lora": "lora", "lierla": "lora"},
-    known=dict.fromkeys(("lokr", "dora", "fullrank", "locon", "lycoris", "lorm")),
+    accepted={"lora": "lora", "lierla": "lora", "lokr": "lokr", "dora": "dora"},
+    known={"fullrank": "lokr", "locon": "lora", "lycoris": "lokr", "lorm": "lora"},
 )
+
+
+def _factor(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value < 1 and value != -1:
+        message = f"expected -1 or at least 1, found {value}"
+        raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
+    return value
+
+
+Factor = Annotated[int, BeforeValidator(_factor), WithJsonSchema({"type": "integer", "minimum": -1})]
 
 
 class NetworkKwargs(Section):
@@ -44,7 +56,10 @@ class NetworkConfig(Section):
         ),
     }
 
-    type: Annotated[str, NETWORK_TYPE] = Field("lora", description="Kind of adapter.")
+    type: Annotated[str, NETWORK_TYPE] = Field(
+        "lora",
+        description="Kind of adapter: low-rank (lora), with trained lengths (dora), Kronecker product (lokr).",
+    )
     linear: int = Field(4, ge=1, description="Rank of the adapter.")
     linear_alpha: float = Field(
         1.0,
@@ -53,6 +68,12 @@ class NetworkConfig(Section):
     )
     dropout: float | None = Field(
         None, ge=0, lt=1, description="Probability that an adapter's hidden value is zeroed while training."
+    )
+    lokr_full_rank: Flag = Field(
+        True, description="Of a lokr: the second factor is a whole matrix, whatever the rank."
+    )
+    lokr_factor: Factor = Field(
+        -1, description="Of a lokr: rows of its first factor; -1 for factors of nearly the same size."
     )
     transformer_only: Flag = Field(True, description="Adapt only the model's transformer blocks.")
     pretrained_lora_path: str | None = Field(

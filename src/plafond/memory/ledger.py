@@ -22,12 +22,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils.flop_counter import flop_registry
 
 from plafond.memory.trace import GRANULE, Block, Event, Trace, rounded
-from plafond.model import linear, norm
+from plafond.model import kronecker, linear, norm
 
 _NO_TASK = -1
 _FROM_PYTHON = torch.ops.aten.lift_fresh.default
 """`torch.tensor` and the like: made in main memory, and on a GPU's side only if something carries them there."""
-_OWN = {id(func): inside for func, inside in {**linear.OPERATIONS, **norm.OPERATIONS}.items()}
+_OWN = {
+    id(func): inside
+    for func, inside in {**linear.OPERATIONS, **kronecker.OPERATIONS, **norm.OPERATIONS}.items()
+}
 """Our own operations: they are looked into, so that what they take on the way is counted. Here and in
 `plafond.memory.meta` operations, which torch keeps for ever, are known by their identity: they hash slowly."""
 _ADD = torch.ops.aten.add.Tensor

@@ -68,9 +68,9 @@ class Stage:
         self._undo = self.ledger.watch(transformer)
         self.ledger.watch_gradients(self.trainee.parameters.values())
         self.trainee.move_in(rehearsal.device, self.process.model)
-        if self.process.network is not None and not self.process.network.pretrained_lora_path:
-            up = [value for name, value in self.trainee.parameters.items() if name.endswith("lora_B.weight")]
-            self.ledger.blank(up)
+        network = self.trainee.network
+        if network is not None and not (self.process.network and self.process.network.pretrained_lora_path):
+            self.ledger.blank(network.blank())
         settings = self.process.train
         self.optimizer = make_optimizer(self.trainee.parameters.values(), settings)
         if self.rehearsal.target.is_cuda:

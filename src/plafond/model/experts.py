@@ -8,7 +8,7 @@ What is trained stays on the device throughout.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -87,6 +87,18 @@ class Experts(nn.Module):
                 flat = put(stored.flat, self._device)
                 label([flat], "weights")
                 stored.enter(flat)
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Inside the ``with`` block the models that wait have their weights, in main memory."""
+        waiting = [stored for found in self._guests.values() for _, stored in found if not stored.here]
+        for stored in waiting:
+            stored.enter(stored.flat)
+        try:
+            yield
+        finally:
+            for stored in waiting:
+                stored.leave()
 
     def view(self, name: str) -> View:
         """The model of this name as diffusers' pipelines call one."""

@@ -14,8 +14,7 @@ Shapes: ``N`` tokens (all leading dimensions flattened), ``in``/``out`` features
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from plafond.errors import JobError
 from plafond.model import linear as _operations  # noqa: F401 - defines torch.ops.plafond
+from plafond.model.adapter import Adapter, kaiming
 from plafond.model.quantized import QuantizedLinear, weight_of
 
 _BASES = (nn.Linear, QuantizedLinear)
@@ -69,7 +69,7 @@ class _LoraLinearFunction(torch.autograd.Function):
         return grad_x, None, None, None, grad_a, grad_b, None, None
 
 
-class LoraLinear(nn.Module):
+class LoraLinear(Adapter):
     """A frozen linear layer with a trainable low-rank addition.
 
     Args:
@@ -89,54 +89,48 @@ class LoraLinear(nn.Module):
         dropout: float = 0.0,
         dtype: torch.dtype = torch.float32,
     ):
-        super().__init__()
-        base.requires_grad_(False)
-        self.base = base
+        super().__init__(base)
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
-        self.multiplier = 1.0
         device = base.weight.device
         self.lora_A = nn.Parameter(torch.empty(rank, base.in_features, device=device, dtype=dtype))
         self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=device, dtype=dtype))
 
-    @property
-    def in_features(self) -> int:
-        """Features of the input, as of the base layer."""
-        return self.base.in_features
+    def tensors(self) -> dict[str, nn.Parameter]:
+        """PEFT's names."""
+        return {"lora_A.weight": self.lora_A, "lora_B.weight": self.lora_B}
 
-    @property
-    def out_features(self) -> int:
-        """Features of the output, as of the base layer."""
-        return self.base.out_features
-
-    @property
-    def weight(self) -> Tensor:
-        """Weight of the base layer: diffusers reads ``.weight.dtype`` of some projections."""
-        return self.base.weight
-
-    def constants(self) -> tuple[float, ...]:
-        """Numbers that its forward uses and that change while a model is trained."""
-        return (self.multiplier, self.dropout if self.training else 0.0)
+    def blank(self) -> str:
+        """``B``."""
+        return "lora_B.weight"
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw ``A`` as Kaiming-uniform with a = √5 (bound 1/√in) and set ``B`` to zero: the addition starts at 0."""
-        bound = 1 / math.sqrt(self.in_features)
-        start = torch.rand(self.lora_A.shape, generator=generator, dtype=torch.float32) * (2 * bound) - bound
         with torch.no_grad():
-            self.lora_A.copy_(start)
+            self.lora_A.copy_(kaiming(self.lora_A.shape, generator))
             self.lora_B.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) to (..., out)."""
-        scale = self.multiplier * self.alpha / self.rank
-        if scale == 0.0:
+        if self.multiplier == 0.0:
             return self.base(x)  # type: ignore[no-any-return]
+        return self.added(x)
+
+    def added(self, x: Tensor, *, bias: bool = True) -> Tensor:
+        """The base layer, with or without its bias, and the addition."""
+        scale = self.multiplier * self.alpha / self.rank
         keep = None
         if self.training and self.dropout > 0.0:
             rows = x.numel() // x.shape[-1]
             chance = torch.full((rows, self.rank), 1 - self.dropout, device=x.device, dtype=x.dtype)
             keep = torch.bernoulli(chance) / (1 - self.dropout)
         return _LoraLinearFunction.apply(  # type: ignore[no-any-return,no-untyped-call]
-            x, *weight_of(self.base), self.base.bias, self.lora_A, self.lora_B, scale, keep
+            x,
+            *weight_of(self.base),
+            self.base.bias if bias else None,
+            self.lora_A,
+            self.lora_B,
+            scale,
+            keep,
         )
 
 
@@ -162,34 +156,49 @@ class Targets:
 
 
 class LoraNetwork:
-    """The LoRA layers of one model, in the model's own order.
+    """The adapters of one model, in the model's own order.
 
-    The layers live inside the model (each replaces the linear layer it wraps); this object only names them.
+    They live inside the model (each replaces the linear layer it wraps); this object only names them.
     """
 
-    def __init__(self, layers: dict[str, LoraLinear]):
+    def __init__(self, layers: dict[str, Adapter]):
         self.layers = layers
 
+    def tensors(self) -> dict[str, nn.Parameter]:
+        """The trained tensors: the dotted name of the layer, then that of the tensor in files (of a LoRA PEFT's:
+        ``<path>.lora_A.weight`` (r, in) and ``<path>.lora_B.weight`` (out, r))."""
+        return {
+            f"{path}.{name}": tensor
+            for path, layer in self.layers.items()
+            for name, tensor in layer.tensors().items()
+        }
+
+    def blank(self) -> list[nn.Parameter]:
+        """Those that are zero at the start."""
+        return [layer.tensors()[layer.blank()] for layer in self.layers.values()]
+
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Trainable matrices: ``A`` then ``B`` of each layer."""
-        for layer in self.layers.values():
-            yield layer.lora_A
-            yield layer.lora_B
+        """The trained tensors, layer by layer."""
+        yield from self.tensors().values()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """PEFT's names: ``<path>.lora_A.weight`` (r, in) and ``<path>.lora_B.weight`` (out, r)."""
-        state: dict[str, Tensor] = {}
-        for path, layer in self.layers.items():
-            state[f"{path}.lora_A.weight"] = layer.lora_A.detach()
-            state[f"{path}.lora_B.weight"] = layer.lora_B.detach()
-        return state
+        """What the trained tensors hold, by name."""
+        return {name: tensor.detach() for name, tensor in self.tensors().items()}
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        """What a file holds: `state_dict`, and what some programs want in another form."""
+        more = {
+            f"{path}.{name}": tensor
+            for path, layer in self.layers.items()
+            for name, tensor in layer.derived().items()
+        }
+        return {**self.state_dict(), **more}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copy weights named as in `state_dict`; every layer must be there, with the same shapes."""
         with torch.no_grad():
-            for path, layer in self.layers.items():
-                layer.lora_A.copy_(state[f"{path}.lora_A.weight"])
-                layer.lora_B.copy_(state[f"{path}.lora_B.weight"])
+            for name, tensor in self.tensors().items():
+                tensor.copy_(state[name])
 
     @contextmanager
     def strength(self, multiplier: float) -> Iterator[None]:
@@ -213,25 +222,27 @@ def inject(
     dropout: float = 0.0,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    kind: Callable[..., Adapter] = LoraLinear,
 ) -> LoraNetwork:
-    """Freeze `model` and put a LoRA on each of its linear layers that `targets` takes.
+    """Freeze `model` and put an adapter on each of its linear layers that `targets` takes.
 
-    The starting values are a function of `seed` alone, whatever the device.
+    The starting values are a function of `seed` alone, whatever the device. `kind` makes an adapter of the layer, the
+    rank and the alpha.
 
     Raises:
         JobError: nothing in the model matches.
     """
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    layers: dict[str, LoraLinear] = {}
+    layers: dict[str, Adapter] = {}
     found = [name for name, module in model.named_modules() if isinstance(module, _BASES)]
     for name in found:
         if not targets.match(name):
             continue
         base = model.get_submodule(name)
         assert isinstance(base, _BASES)
-        layer = LoraLinear(base, rank, alpha, dropout=dropout, dtype=dtype)
-        if not layer.lora_A.is_meta:
+        layer = kind(base, rank, alpha, dropout=dropout, dtype=dtype)
+        if not any(tensor.is_meta for tensor in layer.tensors().values()):
             layer.reset(generator)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, layer)

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plafond.errors import CheckpointError
+from plafond.errors import CheckpointError, JobError
+
+KRONECKER = ("lokr_w1", "lokr_w2", "lokr_w2_a", "lokr_w2_b")
+LENGTHS = "lora_magnitude_vector.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +74,19 @@ def to_diffusers(
 
 
 def lora_from_native(native: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
-    """A LoRA of layers that are not fused, under PEFT's names; an alpha that is not the rank goes into ``B``.
+    """An adapter of layers that are not fused, under PEFT's names; an alpha that is not the rank goes into ``B``.
 
     Args:
-        native: as `lora_to_native` gives it.
+        native: as `lora_to_native` or `to_native_names` gives it.
         table: the correspondence.
     """
     state: dict[str, Tensor] = {}
     for entry in table:
+        if entry.fused:
+            continue
         for down, up in (("lora_A", "lora_B"), ("lora_down", "lora_up")):
             names = f"{entry.native}.{down}.weight", f"{entry.native}.{up}.weight"
-            if entry.fused or not all(name in native for name in names):
+            if not all(name in native for name in names):
                 continue
             first, second = (native[name] for name in names)
             rank = first.shape[0]
@@ -90,7 +95,31 @@ def lora_from_native(native: Mapping[str, Tensor], table: Iterable[Entry]) -> di
             state[f"{entry.diffusers[0]}.lora_B.weight"] = (
                 second if alpha is None else second * (alpha / rank)
             )
+        for suffix in (*KRONECKER, LENGTHS):
+            if f"{entry.native}.{suffix}" in native:
+                state[f"{entry.diffusers[0]}.{suffix}"] = native[f"{entry.native}.{suffix}"]
     return state
+
+
+def to_native_names(state: Mapping[str, Tensor], table: Iterable[Entry]) -> dict[str, Tensor]:
+    """An adapter whose tensors cannot be stacked, under native names.
+
+    Args:
+        state: names as `LoraNetwork.file_tensors` gives them.
+        table: the correspondence.
+
+    Raises:
+        JobError: one of its layers is a part of a native one.
+    """
+    names = {part: entry for entry in table for part in entry.diffusers}
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        layer = next(part for part in names if name.startswith(f"{part}."))
+        if names[layer].fused:
+            message = f"native names join {layer} with other layers, which only a plain lora can be; expected diffusers"
+            raise JobError(message, key="save.lora_format")
+        found[names[layer].native + name.removeprefix(layer)] = tensor
+    return found
 
 
 def lora_to_native(

@@ -13,17 +13,22 @@ import torch
 from torch import Tensor
 
 import plafond
+from plafond.activations.blocks import at_home
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.model.experts import names_of
-from plafond.model.lora import LoraNetwork
-from plafond.model.native import lora_to_native
+from plafond.model.lora import LoraLinear, LoraNetwork
+from plafond.model.native import lora_to_native, to_native_names
 from plafond.training.run_folder import write_atomically
 
 if TYPE_CHECKING:
     from plafond.data.batches import Item
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+MODULES = {"lora": "networks.lora", "dora": "networks.lora", "lokr": "lycoris.kohya"}
+"""kohya's names of what makes each kind of adapter."""
 
 
 def save_lora(
@@ -41,7 +46,8 @@ def save_lora(
     of `target`.
     """
     dtype = DTYPES[process.save.dtype]
-    whole = {name: tensor.to("cpu", dtype) for name, tensor in network.state_dict().items()}
+    with at_home(transformer):
+        whole = {name: tensor.to("cpu", dtype) for name, tensor in network.file_tensors().items()}
     wanted = process.save.lora_format
     formats = {"auto": (family.lora_format,), "both": ("native", "diffusers")}.get(wanted, (wanted,))
     written: list[Path] = []
@@ -84,7 +90,10 @@ def _native(
         if hasattr(module, "out_features") and not name.endswith(".base")
     }
     table = family.native_table(transformer)
-    native = lora_to_native(state, table, sizes, alpha=layer.alpha, rank=layer.rank)
+    if type(layer) is LoraLinear:
+        native = lora_to_native(state, table, sizes, alpha=layer.alpha, rank=layer.rank)
+    else:
+        native = to_native_names(state, table)
     return {f"diffusion_model.{name}": tensor.to(dtype).contiguous() for name, tensor in native.items()}
 
 
@@ -170,7 +179,10 @@ def describe(
         "ss_base_model_version": family.base_version,
         "ss_output_name": name,
         "ss_sd_model_name": Path(process.model.name_or_path).name,
-        "ss_network_module": "networks.lora" if network else None,
+        "ss_network_module": MODULES[network.type] if network else None,
+        "ss_network_args": {"algo": "lokr", "factor": network.lokr_factor}
+        if network and network.type == "lokr"
+        else None,
         "ss_network_dim": network.linear if network else None,
         "ss_network_alpha": network.linear if network else None,
         "ss_network_dropout": network.dropout if network else None,

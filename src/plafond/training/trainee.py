@@ -24,6 +24,7 @@ from plafond.model.experts import Experts
 from plafond.model.lora import LoraNetwork, Targets, inject
 from plafond.model.native import Entry, lora_from_native
 from plafond.model.streaming import Ring, chosen
+from plafond.training.adapters import adapter_of
 from plafond.training.assistant import Assistant
 from plafond.training.checkpoint import Identity
 from plafond.training.randomness import derived_seed
@@ -199,14 +200,11 @@ def _adapt(
         alpha=float(rank),
         dropout=process.network.dropout or 0.0,
         seed=derived_seed(process.training_seed, "lora"),
+        kind=adapter_of(process.network),
     )
     if process.network.pretrained_lora_path:
         load_lora_file(network, Path(process.network.pretrained_lora_path), family, transformer)
-    parameters: dict[str, nn.Parameter] = {}
-    for path, layer in network.layers.items():
-        parameters[f"{path}.lora_A.weight"] = layer.lora_A
-        parameters[f"{path}.lora_B.weight"] = layer.lora_B
-    return network, parameters
+    return network, network.tensors()
 
 
 def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Parameter]:
