@@ -183,7 +183,7 @@ class Stage:
         found = {
             group: blocks[max(0, len(blocks) - 2)].learnt
             for group, blocks in self.trainee.blocks.items()
-            if self.trainee.leaders[group] == group
+            if self.trainee.leaders.get(group, group) == group
         }
         return {group: learnt.menu for group, learnt in found.items() if learnt is not None}
 
