@@ -81,15 +81,17 @@ class Planner:
         number = next(self._numbers)
         answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._waiting[number] = answers
+        ended = False
         try:
             await self._send({"id": number, **asdict(question)})
-            while True:
+            while not ended:
                 answer = await answers.get()
+                ended = answer["kind"] in ("done", "superseded", "error")
                 yield answer
-                if answer["kind"] in ("done", "superseded", "error"):
-                    return
         finally:
             self._waiting.pop(number, None)
+            if not ended:
+                self._give_up(number)
 
     async def warm_up(self) -> None:
         """Start the process, so that the first question does not wait for it."""
@@ -118,6 +120,12 @@ class Planner:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # the reader says so
                 await process.stdin.drain()
+
+    def _give_up(self, number: int) -> None:
+        """Tell the process that nobody waits for an answer any more."""
+        process = self._process
+        if process is not None and process.returncode is None and process.stdin is not None:
+            process.stdin.write(json.dumps({"forget": number}).encode() + b"\n")
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:

@@ -51,7 +51,8 @@ class Desk:
 
     def __init__(self, questions: TextIO, answers: TextIO):
         self._answers = answers
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any] | None] = []
+        self._forgotten: set[int] = set()
         self._coming: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(questions,), daemon=True).start()
 
@@ -68,7 +69,9 @@ class Desk:
 
             def say(kind: str, number: int = number, slot: str = slot, **values: Any) -> None:
                 self._say(number, kind, **values)
-                self._make_sure(slot)
+                self._collect()
+                if self._is_old(number, slot):
+                    raise Superseded
 
             try:
                 answer(question, say)
@@ -80,32 +83,35 @@ class Desk:
 
     def _next(self) -> dict[str, Any] | None:
         """The oldest question that is not superfluous; None when there will be no more."""
-        if not self._pending:
-            first = self._coming.get()
-            if first is None:
-                return None
-            self._pending.append(first)
         self._collect()
+        while not self._pending:
+            self._take(self._coming.get())
         asked = self._pending.pop(0)
-        if self._is_old(asked["slot"]):
+        if asked is None:
+            return None
+        self._collect()
+        if self._is_old(asked["id"], asked["slot"]):
             self._say(asked["id"], "superseded")
             return self._next()
         return asked
 
     def _collect(self) -> None:
         while not self._coming.empty():
-            asked = self._coming.get()
-            if asked is None:
-                raise SystemExit
-            self._pending.append(asked)
+            self._take(self._coming.get())
 
-    def _is_old(self, slot: str) -> bool:
-        return bool(slot) and any(asked["slot"] == slot for asked in self._pending)
+    def _take(self, line: dict[str, Any] | None) -> None:
+        if line is not None and "forget" in line:
+            self._forgotten.add(line["forget"])
+        else:
+            self._pending.append(line)
 
-    def _make_sure(self, slot: str) -> None:
-        self._collect()
-        if self._is_old(slot):
-            raise Superseded
+    def _is_old(self, number: int, slot: str) -> bool:
+        """Whether nobody waits for an answer any more."""
+        if number in self._forgotten:
+            self._forgotten.discard(number)
+            return True
+        later = (asked for asked in self._pending if asked is not None)
+        return (bool(slot) and any(asked["slot"] == slot for asked in later)) or None in self._pending
 
     def _say(self, number: int, kind: str, **values: Any) -> None:
         self._answers.write(json.dumps({"id": number, "kind": kind, **values}) + "\n")
@@ -172,7 +178,7 @@ def _fit(job: Job, question: Question, say: Say) -> None:
 def _diagnose(job: Job, question: Question, say: Say) -> None:
     from plafond.advice.against_plan import ON_THE_CARD, for_job
     from plafond.advice.diagnose import diagnose
-    from plafond.advice.language import speaker
+    from plafond.language.speech import speaker
     from plafond.advice.report import as_json
     from plafond.plan.forecast import Forecaster
 

@@ -9,7 +9,7 @@ from time import time
 from babel.dates import format_timedelta
 from babel.numbers import format_decimal, format_percent
 
-from plafond.advice.language import SOURCE, catalogue
+from plafond.language.speech import SOURCE, catalogue
 from plafond.memory.gpus import GIB, MIB
 
 LANGUAGES = {"en": "English", "fr": "Français"}

@@ -95,6 +95,11 @@ class Forecast:
         self._slot = uuid4().hex
         self._task: asyncio.Task[None] | None = None
         self._draw()
+        ui.context.client.on_disconnect(self._leave)
+
+    def _leave(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def refresh(self) -> None:
         """Ask again, a moment after the last edit."""
