@@ -8,6 +8,8 @@ import tempfile
 # Before torch is imported anywhere: the models are so small that a second thread only waits.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# sentences are compared in English, whoever runs the tests
+os.environ["LANGUAGE"] = "en"
 # caches and records of this user are neither read nor written
 os.environ["XDG_CACHE_HOME"] = os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="plafond-tests-")
 

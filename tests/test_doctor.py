@@ -14,19 +14,17 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from babel.messages.extract import extract_from_dir
 
-import plafond.advice
 from conftest import JobMaker
 from job_files import JOB
-from plafond.advice import language, regressions, sentences
+from plafond.advice import regressions, sentences
 from plafond.advice.allocation import read
 from plafond.advice.diagnose import diagnose
 from plafond.advice.diagnosis import Cause, Confidence
 from plafond.advice.ladder import PHASES
-from plafond.advice.language import Said, Size, speaker
 from plafond.advice.phases import PHASES as ALL_PHASES
 from plafond.advice.report import as_json, text
+from plafond.language.speech import speaker
 
 LOGS = Path(__file__).parent / "logs"
 GIB = 1024**3
@@ -212,46 +210,6 @@ def test_french_is_french(name: str) -> None:
         assert not ENGLISH.search(plain), plain
 
 
-def test_no_translation_is_missing_and_none_is_left_over() -> None:
-    folder = Path(plafond.advice.__file__).parent
-    found = extract_from_dir(str(folder), [("**.py", "python")], keywords={"N_": None})
-    wanted = {str(message) for _, _, message, _, _ in found}
-    wanted |= {release.effect for release in regressions.releases()}
-    assert language.languages() == ("en", "fr")
-    for name in language.languages()[1:]:
-        known = language.catalogue(name)
-        assert set(known) == wanted
-        for source, translated in known.items():
-            fields = re.compile(r"\{\w+\}")
-            assert sorted(fields.findall(source)) == sorted(fields.findall(translated)), source
-
-
-def test_every_sentence_is_marked() -> None:
-    folder = Path(plafond.advice.__file__).parent
-    found = extract_from_dir(str(folder), [("sentences.py", "python")], keywords={"N_": None})
-    marked = {str(message) for _, _, message, _, _ in found}
-    for name, value in vars(sentences).items():
-        if name.isupper() and name != "N_":
-            for sentence in value.values() if isinstance(value, dict) else (value,):
-                assert sentence in marked, name
-
-
-def test_numbers_are_written_as_the_language_writes_them() -> None:
-    said = Said("{number} GiB", {"number": 3.5})
-    assert speaker("en")(said) == "3.5 GiB" and speaker("fr")(said) == "3,5 Gio"
-    assert speaker("fr")(Said("saves {size}", {"size": Size(3 * GIB // 2)})) == "économise 1,5 Gio"
-
-
-def test_language_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    assert language.choose(None) == "en"
-    monkeypatch.setenv("LANG", "fr_CA.UTF-8")
-    assert language.choose(None) == "fr" and language.choose("en") == "en"
-    monkeypatch.setenv("LANG", "de_DE.UTF-8")
-    assert language.choose(None) == "en"
-
-
 def test_every_remedy_has_a_sentence_and_every_release_a_source() -> None:
     for names in PHASES.values():
         assert set(names) <= set(sentences.WHY)
@@ -399,7 +357,7 @@ def test_command_line_mistakes_are_one_sentence() -> None:
 def test_log_alone_does_not_import_torch() -> None:
     code = (
         "import sys; from plafond.advice.diagnose import diagnose; from plafond.advice.report import text;"
-        "import plafond.advice.language, plafond.cli.doctor;"
+        "import plafond.language.speech, plafond.cli.doctor;"
         "print([name for name in ('torch', 'pydantic', 'numpy', 'scipy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

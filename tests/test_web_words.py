@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import plafond.web
-from plafond.advice.language import catalogue
+from plafond.language.speech import catalogue
 from plafond.web.draft import help_of
 from plafond.web.fields import DATASET, PROMPT_FIELDS, every_field
 from plafond.web.words import LANGUAGES, language_for, words

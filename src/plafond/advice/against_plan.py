@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from plafond.advice.diagnosis import Advice, Diagnosis
-from plafond.advice.language import Said, Size
 from plafond.advice.sentences import AGREES, ELSEWHERE, FITS, PHASES, WHY
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import Said, Size
 from plafond.plan.changes import change_of
 from plafond.plan.forecast import Phase, Plan
 from plafond.plan.remedies import Remedy, remedies

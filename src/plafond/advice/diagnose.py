@@ -12,7 +12,6 @@ from plafond.advice.allocation import Allocation, read
 from plafond.advice.diagnosis import Advice, Cause, Confidence, Diagnosis
 from plafond.advice.facts import Facts
 from plafond.advice.ladder import remedies
-from plafond.advice.language import Said, Size
 from plafond.advice.log import Line, Log
 from plafond.advice.progress import slowdown
 from plafond.advice.regressions import Release, known
@@ -48,6 +47,7 @@ from plafond.advice.sentences import (
 )
 from plafond.advice.signs import Hit
 from plafond.advice.story import RECOVERED, Story, completed, other_failure, story_of, telling
+from plafond.language.said import Said, Size
 from plafond.memory.gpus import GIB
 
 FIRST = 5

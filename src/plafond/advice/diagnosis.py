@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plafond.advice.language import Said
 from plafond.advice.log import Line
+from plafond.language.said import Said
 
 Cause = Literal[
     "does_not_fit",

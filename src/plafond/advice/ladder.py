@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from plafond.advice.diagnosis import Advice
 from plafond.advice.facts import Facts
-from plafond.advice.language import Said
 from plafond.advice.sentences import WHY, WHY_SHARED, WHY_SMALLER_VAE_BATCH
+from plafond.language.said import Said
 
 PHASES: dict[str | None, tuple[str, ...]] = {
     "load": ("cache_text_unload_te", "stream_blocks", "quantize", "quantize_te"),

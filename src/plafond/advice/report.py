@@ -6,8 +6,8 @@ import textwrap
 from typing import Any
 
 from plafond.advice.diagnosis import Advice, Diagnosis
-from plafond.advice.language import Said, Size, Speak
 from plafond.advice.sentences import HEADINGS, SURE
+from plafond.language.said import Said, Size, Speak
 
 WIDTH = 100
 

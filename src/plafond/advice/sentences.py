@@ -1,8 +1,8 @@
-"""Everything the doctor says, in English; `plafond.advice.language` has the other languages."""
+"""Everything the doctor says, in English; `plafond.language` has the other languages."""
 
 from __future__ import annotations
 
-from plafond.advice.language import N_
+from plafond.language.said import N_
 
 WHEN = {
     "load": N_("while the model was loaded"),

@@ -48,8 +48,8 @@ def doctor(
     a job, its run folder's log is the default, and the diagnosis is held against plafond's own plan.
     """
     from plafond.advice.diagnose import diagnose
-    from plafond.advice.language import choose, speaker
     from plafond.advice.report import as_json, text
+    from plafond.language.speech import choose, speaker
 
     if device not in ("auto", "cuda", "cpu"):
         raise UsageError(f"--device {device}: expected auto, cuda or cpu")
@@ -86,8 +86,8 @@ def _with_job(found: Diagnosis, job: Job, vram: str | None, gpu: str | None, *, 
     """The diagnosis with what the job adds: its plan where the ceiling is known, an answer where nothing failed."""
     from dataclasses import replace
 
-    from plafond.advice.language import Said
     from plafond.advice.sentences import WEAK_SAMPLES
+    from plafond.language.said import Said
 
     if not found.failed:
         return replace(found, summary=(*found.summary, Said(WEAK_SAMPLES)))

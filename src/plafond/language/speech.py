@@ -1,55 +1,27 @@
-"""Sentences in the reader's language: English in the code, translations in ``messages/<language>.po``.
-
-A sentence is made where it is known what to say, and put into words where it is known for whom.
-"""
+"""Languages: English in the code, translations in ``messages/<language>.po``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
 
 from babel import Locale, UnknownLocaleError, default_locale
 from babel.messages.pofile import read_po
-from babel.numbers import format_decimal
+from babel.numbers import format_decimal, get_decimal_symbol
 
 from plafond.errors import UsageError
-from plafond.memory.gpus import GIB, MIB
+from plafond.language.said import N_, ExactSize, Number, Percent, Said, Size, Speak, Value
+from plafond.memory.gpus import GIB, MIB, gib
 
 SOURCE = "en"
-
-
-def N_(sentence: str) -> str:
-    """Mark a sentence for translation; it is translated when it is shown."""
-    return sentence
-
-
-UNITS = {GIB: N_("{number} GiB"), MIB: N_("{number} MiB")}
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Bytes in a sentence."""
-
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A sentence with its values: plain text, numbers, sizes and further sentences."""
-
-    text: str
-    values: Mapping[str, str | int | float | Size | Said] = field(default_factory=dict)
-
-
-Speak = Callable[[Said], str]
+UNITS = {"GiB": N_("{number} GiB"), "MiB": N_("{number} MiB")}
+PERCENT = N_("{number}%")
 
 
 def languages() -> tuple[str, ...]:
     """What there is, English first."""
-    folder = files("plafond.advice") / "messages"
+    folder = files("plafond.language") / "messages"
     others = (entry.name.removesuffix(".po") for entry in folder.iterdir() if entry.name.endswith(".po"))
     return (SOURCE, *sorted(others))
 
@@ -72,7 +44,7 @@ def choose(wanted: str | None) -> str:
 
 
 @cache
-def catalogue(language: str, package: str = "plafond.advice") -> dict[str, str]:
+def catalogue(language: str, package: str = "plafond.language") -> dict[str, str]:
     """Translations of a package's sentences by the English ones; empty for English."""
     if language == SOURCE:
         return {}
@@ -84,26 +56,31 @@ def catalogue(language: str, package: str = "plafond.advice") -> dict[str, str]:
 def speaker(language: str) -> Speak:
     """A function that puts sentences into a language."""
     known = catalogue(language)
+    symbol = get_decimal_symbol(language)
 
-    def put(value: str | int | float | Size | Said) -> str:
+    def speak(value: Value) -> str:
         match value:
             case Said():
-                return speak(value)
+                return worded(value.text, **{name: speak(one) for name, one in value.values.items()})
             case Size():
-                return _size(value.bytes)
+                unit = GIB if value.bytes >= GIB / 10 or value.bytes == 0 else MIB
+                number = str(format_decimal(value.bytes / unit, "0.0", locale=language))
+                return worded(UNITS["GiB" if unit == GIB else "MiB"], number=number)
+            case ExactSize():
+                digits, name = gib(value.bytes).split(" ")
+                return worded(UNITS[name], number=digits.replace(".", symbol))
+            case Number():
+                return f"{value.value:.{value.decimals}f}".replace(".", symbol)
+            case Percent():
+                return worded(PERCENT, number=f"{value.share * 100:.0f}")
             case float():
                 return str(format_decimal(value, "0.0" if value < 100 else "0", locale=language))
+            case tuple():
+                return ", ".join(speak(one) for one in value)
             case _:
                 return str(value)
 
-    def _size(size: int) -> str:
-        unit = GIB if size >= GIB / 10 or size == 0 else MIB
-        number = format_decimal(size / unit, "0.0", locale=language)
-        return known.get(UNITS[unit], UNITS[unit]).format(number=number)
-
-    def speak(said: Said) -> str:
-        return known.get(said.text, said.text).format(
-            **{name: put(value) for name, value in said.values.items()}
-        )
+    def worded(text: str, **values: str) -> str:
+        return known.get(text, text).format(**values)
 
     return speak

@@ -1,0 +1,60 @@
+"""Sentences as data: made where it is known what to say, put into words where it is known for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+def N_(sentence: str) -> str:
+    """Mark a sentence for translation; it is translated when it is shown."""
+    return sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes, roughly: with one decimal."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSize:
+    """Bytes as `plafond.memory.gpus.gib` writes them: GiB with two decimals, MiB below a tenth of one."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number with so many decimals."""
+
+    value: float
+    decimals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """A part of one, as whole percent."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence with its values: plain text, numbers, sizes and further sentences; of several, a list with commas."""
+
+    text: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The sentence in English, for programs; reports are told a language."""
+        from plafond.language.speech import SOURCE, speaker
+
+        return speaker(SOURCE)(self)
+
+
+Value: TypeAlias = str | int | float | Size | ExactSize | Number | Percent | Said | tuple["Value", ...]
+Speak: TypeAlias = Callable[[Value], str]
+"""Puts a sentence, or what may stand in one, into the words of one language."""
