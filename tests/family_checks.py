@@ -77,6 +77,10 @@ class FamilyChecks:
     def prepare(self, transformer: Any, sigma: Tensor) -> None:
         """What training does with the transformer before it predicts at a noise level."""
 
+    def beside(self) -> TextEmbedding:
+        """What the model is given beside a prompt when it is asked for a small picture."""
+        return {}
+
     # ------------------------------------------------------------------------------------------------ fixtures
 
     @pytest.fixture(scope="class", autouse=True)
@@ -168,7 +172,8 @@ class FamilyChecks:
     def test_prompts_of_a_batch_do_not_disturb_each_other(self) -> None:
         transformer = self.family.load_transformer(self.source, device=CPU, dtype=torch.float32)
         encoders = self.family.load_text_encoders(self.source, device=CPU, dtype=torch.float32)
-        texts = self.family.encode_text(encoders, ["a cat", "a dog that is seen from far away"])
+        found = self.family.encode_text(encoders, ["a cat", "a dog that is seen from far away"])
+        texts = [{**text, **self.beside()} for text in found]
         noisy = torch.randn(2, *self.latent, generator=torch.Generator().manual_seed(0))
         sigma = torch.tensor([0.3, 0.8])
         with torch.no_grad():

@@ -34,7 +34,7 @@ class TestWan22(FamilyChecks):
 
     @staticmethod
     def make_checkpoint(folder: Path) -> Path:
-        return micro_wan.make_checkpoint(folder, experts=True)
+        return micro_wan.make_checkpoint(folder, boundary=0.875)
 
     def prepare(self, transformer: Any, sigma: torch.Tensor) -> None:
         transformer.turn("high_noise" if sigma.item() >= 0.875 else "low_noise")
@@ -43,10 +43,7 @@ class TestWan22(FamilyChecks):
         return micro_wan.draw(pipeline)
 
     def load_lora(self, pipeline: Any, files: tuple[Path, ...]) -> None:
-        high, low = files
-        assert high.stem.endswith("_high_noise") and low.stem.endswith("_low_noise")
-        pipeline.load_lora_weights(high, adapter_name="high")
-        pipeline.load_lora_weights(low, adapter_name="low", load_into_transformer_2=True)
+        micro_wan.load_both(pipeline, files)
 
     # ------------------------------------------------------------------------------------------------ turns
 

@@ -1,4 +1,7 @@
-"""Control images: pictures that are given to the model beside the caption, found by the names of the pictures."""
+"""Control images: pictures that are given to the model beside the caption.
+
+They are found by the names of the pictures; models that go on from a clip's first frame are given that one.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,13 @@ from plafond.data.buckets import Bucket
 from plafond.data.folder import Picture, Scan
 from plafond.data.images import EXTENSIONS, read_size, show
 from plafond.errors import DataError, JobError
+from plafond.job.dataset import DatasetConfig
 
 NAMED = 3
 """So many missing files are named in a message, the others counted."""
+
+Opened = Callable[[DatasetConfig, int], bool]
+"""Whether the model is given the first of a clip's frames: `plafond.families._contract.Family.opened`."""
 
 SizeOf = Callable[[int, int, Bucket], Bucket]
 """From a control image's width and height and its picture's bucket to the size that the model sees."""
@@ -45,6 +52,17 @@ def match_controls(found: Scan, most: int) -> Scan:
         for controls in [tuple(controls_)]
     ]
     return replace(found, pictures=tuple(pictures))
+
+
+def match_openings(found: Scan, opened: Opened) -> Scan:
+    """Give clips their own first frames as control images, and pictures themselves, where the model takes these."""
+    pictures = tuple(
+        replace(picture, controls=(replace(picture, frames=picture.frames[:1]),))
+        if opened(found.config, max(1, len(picture.frames)))
+        else picture
+        for picture in found.pictures
+    )
+    return replace(found, pictures=pictures)
 
 
 def _column(folder: Path, pictures: Iterable[Picture]) -> Iterator[Picture]:
@@ -95,6 +113,6 @@ def with_controls(items: Iterable[Item], size_of: SizeOf) -> list[Item]:
 def control_items(item: Item) -> tuple[Item, ...]:
     """An item's control images as items of their own, whose latents are made and kept like those of pictures."""
     return tuple(
-        Item(control, item.config, item.resolution, bucket, item.flip_x, item.flip_y)
+        Item(control, item.config, item.resolution, bucket, item.flip_x, item.flip_y, item.crop)
         for control, bucket in zip(item.picture.controls, item.controls, strict=True)
     )

@@ -193,7 +193,7 @@ def _load(task: _Task, signature: Settings) -> _Loaded | DataError:
 
 
 def _pixels(picture: Picture, versions: list[Item], data: bytes) -> list[torch.Tensor]:
-    """The pixels of each version; of a clip no frame is kept at its own size."""
+    """The pixels of each version; of a clip no frame is kept at its own size, and grey ones follow its last."""
     images = (
         read_frames(picture.path, picture.frames, data) if picture.frames else (load_rgb(picture.path, data),)
     )
@@ -208,7 +208,16 @@ def _pixels(picture: Picture, versions: list[Item], data: bytes) -> list[torch.T
             frames.append(
                 to_pixels(image, item.bucket, flip_x=item.flip_x, flip_y=item.flip_y, crop=item.crop)
             )
-    return [torch.stack(frames, dim=1) if picture.frames else frames[0] for frames in made]
+    return [
+        _clip(frames, item.bucket.frames) if picture.frames else frames[0]
+        for item, frames in zip(versions, made, strict=True)
+    ]
+
+
+def _clip(frames: list[torch.Tensor], count: int) -> torch.Tensor:
+    """Frames (3, H, W) and as many grey ones as are missing, (3, count, H, W)."""
+    clip = torch.stack(frames, dim=1)
+    return torch.nn.functional.pad(clip, (0, 0, 0, 0, 0, count - len(frames)))
 
 
 def _key(item: Item, digest: str, signature: Settings) -> str:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from plafond.data.cache import Settings, TensorCache, Tensors, cache_key
+from plafond.data.clips import read_frames
 from plafond.data.digests import digest_of
 from plafond.data.images import load_rgb, show
 from plafond.data.progress import Report, silent
@@ -32,12 +33,14 @@ class Illustrated:
         pictures: files.
         flip_x: the pictures are mirrored left to right.
         flip_y: and top to bottom.
+        frame: the files are clips, of which this frame is looked at.
     """
 
     prompt: str
     pictures: tuple[Path, ...]
     flip_x: bool = False
     flip_y: bool = False
+    frame: int | None = None
 
     def load(self) -> list[Image.Image]:
         """The pictures, decoded.
@@ -45,7 +48,10 @@ class Illustrated:
         Raises:
             DataError: one cannot be decoded.
         """
-        found = [load_rgb(path) for path in self.pictures]
+        found = [
+            load_rgb(path) if self.frame is None else next(read_frames(path, [self.frame]))
+            for path in self.pictures
+        ]
         flips = [
             way
             for way, wanted in (
@@ -137,7 +143,8 @@ def _key(signature: Settings, question: Question) -> str:
     if isinstance(question, str):
         return cache_key(signature, "text", question)
     seen = [digest_of(path.read_bytes()) for path in question.pictures]
-    return cache_key(signature, "text", question.prompt, question.flip_x, question.flip_y, *seen)
+    frame = () if question.frame is None else (question.frame,)
+    return cache_key(signature, "text", question.prompt, question.flip_x, question.flip_y, *frame, *seen)
 
 
 def _encode(encode: EncodeText, prompt: Question) -> Tensors:

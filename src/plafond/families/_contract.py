@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from plafond.data.buckets import Bucket
+    from plafond.job.dataset import DatasetConfig
     from plafond.job.model import ModelConfig
     from plafond.job.sample import SampleItem
     from plafond.job.train import TrainConfig
@@ -169,6 +170,18 @@ class Family(Protocol):
     def control_size(self, model: ModelConfig, width: int, height: int, bucket: Bucket) -> Bucket:
         """The size at which a control image of `width` × `height` pixels stands beside a picture of `bucket`."""
         return bucket
+
+    opens: bool = False
+    """Clips may begin with a given frame: in training their own, in previews ``ctrl_img``. It takes the place of the
+    first control image."""
+
+    def opened(self, data: DatasetConfig, frames: int) -> bool:
+        """Whether a clip of so many frames, or a picture, is given its first frame in training."""
+        return False
+
+    def scored(self, velocity: Tensor, text: TextEmbedding) -> Tensor:
+        """The part of a velocity (B, C, h, w), predicted or true, that the loss counts: all but what was given."""
+        return velocity
 
     def encode_seen(self, encoders: Any, prompt: str, controls: Sequence[Image]) -> TextEmbedding:
         """Encode one prompt that the encoder reads together with control images."""

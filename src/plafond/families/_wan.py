@@ -7,10 +7,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from plafond.families._contract import TextEmbedding
     from plafond.model.native import Entry
 
 TEXT_TOKENS = 512
 """Every prompt is cut or filled up to as many; the filling is zeros and is attended to, as in training of the base."""
+
+
+IMAGE = "image_embeds"
+"""The name of what an image encoder says about the first frame, among an embedding's tensors."""
+
+
+def call(transformer: nn.Module, latents: Tensor, timestep: Tensor, text: TextEmbedding) -> Tensor:
+    """Ask a `WanTransformer3DModel` for the velocity (B, C, frames, h, w).
+
+    Args:
+        transformer: the model.
+        latents: all that it sees of the clip, (B, channels, frames, h, w).
+        timestep: noise levels from 0 to 1,000, of clips (B,) or of their tokens (B, tokens).
+        text: a batch of embeddings.
+    """
+    image = {"encoder_hidden_states_image": text[IMAGE]} if IMAGE in text else {}
+    velocity: Tensor = transformer(
+        hidden_states=latents,
+        timestep=timestep,
+        encoder_hidden_states=text["prompt_embeds"],
+        return_dict=False,
+        **image,
+    )[0]
+    return velocity
 
 
 def native_table(transformer: nn.Module) -> list[Entry]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plafond.families._contract import BaseModel, Family, TextEmbedding
-from plafond.families._wan import TEXT_TOKENS
+from plafond.families._wan import TEXT_TOKENS, call
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PARAMETERS = 14_288_491_584
 TIMESTEPS = 1000
 """The model counts noise levels from 0 to 1,000."""
+PROMPTS = ("prompt_embeds", "negative_prompt_embeds")
 
 
 class Wan21(Family):
@@ -204,13 +205,7 @@ class Wan21(Family):
         self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
     ) -> Tensor:
         """Velocity (B, C, frames, h, w)."""
-        velocity: Tensor = transformer(
-            hidden_states=noisy,
-            timestep=sigma * TIMESTEPS,
-            encoder_hidden_states=text["prompt_embeds"],
-            return_dict=False,
-        )[0]
-        return velocity
+        return call(transformer, noisy, sigma * TIMESTEPS, text)
 
     def shift(self, latent_height: int, latent_width: int) -> float:
         """FLUX's line."""
@@ -226,10 +221,9 @@ class Wan21(Family):
         self, transformer: nn.Module, vae: nn.Module, source: Source, item: SampleItem, text: TextEmbedding
     ) -> Image | list[Image]:
         """A picture or a clip at the item's size, seed, steps and guidance."""
-        import torch
         from diffusers import WanPipeline
 
-        from plafond.families._shared import scheduler, whole
+        from plafond.families._shared import scheduler
 
         pipeline = WanPipeline(
             scheduler=scheduler(source),
@@ -238,11 +232,19 @@ class Wan21(Family):
             tokenizer=None,
             **self._drawn_by(transformer),
         )
+        return self._draw(pipeline, item, text)
+
+    def _draw(self, pipeline: Any, item: SampleItem, text: TextEmbedding, **more: Any) -> Image | list[Image]:
+        """What a pipeline of diffusers draws of the prompts' embeddings."""
+        import torch
+
         pipeline.set_progress_bar_config(disable=True)
+        width, height = self._size(item)
         drawn: list[Image] = pipeline(
-            **{name: tensor[None] for name, tensor in text.items()},
-            width=whole(item.width, self.divisor),
-            height=whole(item.height, self.divisor),
+            **{name: tensor[None] for name, tensor in text.items() if name in PROMPTS},
+            **more,
+            width=width,
+            height=height,
             num_frames=self.frames(item.num_frames),
             num_inference_steps=item.sample_steps,
             guidance_scale=item.guidance_scale,
@@ -250,6 +252,12 @@ class Wan21(Family):
             output_type="pil",
         ).frames[0]
         return drawn if len(drawn) > 1 else drawn[0]
+
+    def _size(self, item: SampleItem) -> tuple[int, int]:
+        """Width and height of a preview, in pixels."""
+        from plafond.families._shared import whole
+
+        return whole(item.width, self.divisor), whole(item.height, self.divisor)
 
     def _drawn_by(self, transformer: nn.Module) -> dict[str, Any]:
         """The pipeline's own parts that denoise."""

@@ -1,8 +1,10 @@
-"""Numbers of frames that the job's model takes in another way than they are written."""
+"""Numbers of frames and first frames that the job's model takes in another way than they are written."""
 
 from __future__ import annotations
 
 from plafond.families import families
+from plafond.families._contract import Family
+from plafond.job.dataset import DatasetConfig
 from plafond.job.document import KeyPath
 from plafond.job.schema import ProcessConfig
 from plafond.job.source import Source
@@ -32,3 +34,15 @@ def warn_of_frames(process: ProcessConfig, path: KeyPath, source: Source) -> Non
     for index, data in enumerate(process.datasets):
         if data.auto_frame_count and only_pictures:
             source.warn((*path, "datasets", index, "auto_frame_count"), f"{arch} takes pictures only")
+        if data.do_i2v and not family.opens:
+            source.warn((*path, "datasets", index, "do_i2v"), f"{arch} is not given first frames")
+    if not process.train.disable_sampling and _needs_first(family):
+        for index, item in enumerate(process.sample.samples):
+            if not item.control_images:
+                place = (*path, "sample", "samples", index, "ctrl_img")
+                source.warn(place, f"{arch} draws clips from a first frame; without one it is grey")
+
+
+def _needs_first(family: Family) -> bool:
+    """Whether the model knows no clips without a given first frame."""
+    return family.opened(DatasetConfig(folder_path="."), 1)

@@ -27,13 +27,11 @@ CONSEQUENCES: dict[str, dict[str, str]] = {
         "train_text_encoder": "only the denoising model is trained",
         "attention_backend": "torch chooses the attention kernel",
         "start_step": "the step is counted from the saved state",
-        "switch_boundary_every": "",
     },
     "datasets": {
         "mask_path": "the whole picture counts",
         "alpha_mask": "the whole picture counts",
         "invert_mask": "the whole picture counts",
-        "do_i2v": "the first frame is no condition",
     },
 }
 

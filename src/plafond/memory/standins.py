@@ -53,15 +53,17 @@ def blank_control(path: Path) -> Tensor:
     return torch.zeros((3, *BLANK), dtype=torch.uint8)
 
 
-def training_controls(process: ProcessConfig, family: Family) -> int:
-    """The most control images that a picture of this job has."""
+def training_controls(process: ProcessConfig, family: Family, frames: int = 1) -> int:
+    """The most control images that a picture of this job, or a clip of so many frames, has."""
+    if any(family.opened(data, frames) for data in process.datasets):
+        return 1
     return min(family.controls, max((len(data.control_path) for data in process.datasets), default=0))
 
 
 def control_buckets(process: ProcessConfig, family: Family, bucket: Bucket) -> list[Bucket]:
     """Sizes of the control images of a picture of `bucket`, which are taken to have its shape."""
     size = family.control_size(process.model, bucket.width, bucket.height, bucket)
-    return [size] * training_controls(process, family)
+    return [size] * training_controls(process, family, bucket.frames)
 
 
 def item_of(process: ProcessConfig, bucket: Bucket) -> Item:

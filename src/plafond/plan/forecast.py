@@ -318,7 +318,7 @@ class Forecaster:
             "network": self.process.network and self.process.network.model_dump(mode="json"),
             "model": self.process.model.model_dump(mode="json"),
             "live_text": live,
-            "controls": [len(data.control_path) for data in self.process.datasets],
+            "controls": [(len(data.control_path), data.do_i2v) for data in self.process.datasets],
             "files": self.source.fingerprint("") if self.source.is_local else "",
             "virtual": self.virtual,
             "allocator": self._mode,

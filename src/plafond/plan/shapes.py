@@ -11,7 +11,7 @@ from pathlib import Path
 from plafond.data.batches import build_items, plan_batches
 from plafond.data.buckets import Bucket, bucket_for
 from plafond.data.clips import take_frames
-from plafond.data.controls import match_controls, with_controls
+from plafond.data.controls import match_controls, match_openings, with_controls
 from plafond.data.folder import Scan, scan
 from plafond.families._contract import Family
 from plafond.job.dataset import DatasetConfig
@@ -52,7 +52,7 @@ def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
         )
     read = reader.get()
     scans = [take_frames(read(config, i), family.frames) for i, config in enumerate(process.datasets)]
-    scans = [match_controls(found, family.controls) for found in scans]
+    scans = [match_openings(match_controls(found, family.controls), family.opened) for found in scans]
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
     plans = plan_batches(items, process.train.batch_size, process.training_seed)
     shapes = {shape for plan in plans if plan is not None for shape in plan.shapes()}

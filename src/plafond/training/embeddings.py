@@ -50,8 +50,12 @@ def ask(family: Family, encoders: Any, questions: Sequence[Question]) -> list[Te
 
 def about_item(family: Family, item: Item, prompt: str) -> Question:
     """A caption of a picture, as the family's encoder is asked it."""
-    seen = tuple(control.path for control in item.picture.controls) if family.sees_controls else ()
-    return Illustrated(prompt, seen, item.flip_x, item.flip_y) if seen else prompt
+    controls = item.picture.controls if family.sees_controls else ()
+    if not controls:
+        return prompt
+    seen = tuple(control.path for control in controls)
+    frame = next(iter(controls[0].frames), None)
+    return Illustrated(prompt, seen, item.flip_x, item.flip_y, frame)
 
 
 def about_preview(family: Family, item: SampleItem, prompt: str) -> Question:
@@ -62,7 +66,8 @@ def about_preview(family: Family, item: SampleItem, prompt: str) -> Question:
 
 def preview_controls(family: Family, item: SampleItem) -> tuple[Path, ...]:
     """The control images of a preview, as many as the family takes."""
-    return tuple(Path(path).expanduser() for path in item.control_images[: family.controls])
+    most = 1 if family.opens else family.controls
+    return tuple(Path(path).expanduser() for path in item.control_images[:most])
 
 
 def send(text: TextEmbedding, device: torch.device, dtype: torch.dtype) -> TextEmbedding:

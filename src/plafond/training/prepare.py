@@ -20,7 +20,7 @@ from plafond.data.batches import BatchPlan, Item, build_items, plan_batches
 from plafond.data.cache import cache_folder
 from plafond.data.captions import possible_captions
 from plafond.data.clips import take_frames
-from plafond.data.controls import control_items, match_controls, with_controls
+from plafond.data.controls import control_items, match_controls, match_openings, with_controls
 from plafond.data.folder import scan
 from plafond.data.latents import LatentStore, cache_latents
 from plafond.data.text import FOLDER, Question, TextStore, cache_text
@@ -78,6 +78,7 @@ def prepare(
     source = family.locate(process.model)
     scans = [scan(config, index) for index, config in enumerate(process.datasets)]
     scans = [match_controls(take_frames(found, family.frames), family.controls) for found in scans]
+    scans = [match_openings(found, family.opened) for found in scans]
     for found in scans:
         if found.config.control_path and not family.controls:
             terminal.warn(f"{process.model.arch} takes no control images; control_path is not used")

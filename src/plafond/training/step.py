@@ -136,7 +136,9 @@ class Stepper:
         config = micro.batch.items[0].config  # a batch has one strength and one multiplier
         with self.trainee.strength(config.network_weight):
             velocity = self.family.predict(self.trainee.transformer, noisy, sigmas, text, settings)
-        losses = sample_losses(velocity, noise - latents, settings.loss_type)
+        target = noise - latents
+        velocity, target = (self.family.scored(each, text) for each in (velocity, target))
+        losses = sample_losses(velocity, target, settings.loss_type)
         losses = losses * loss_weights(sigmas, settings.timestep_type) * config.loss_multiplier
         if settings.max_loss is not None:
             losses = losses.clamp(max=settings.max_loss)
