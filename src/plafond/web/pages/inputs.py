@@ -124,9 +124,8 @@ class Input:
                 mode = {"whole": "numeric", "number": "decimal"}.get(field.kind, "text")
                 element.props(f"outlined dense debounce=150 inputmode={mode} autocomplete=off {test}")
         if field.help:
-            help_text = t(field.help)
-            with element:
-                ui.tooltip(help_text).props("delay=500 max-width=22rem")
+            # a tooltip of its own for each of a hundred fields would make the page slow to open
+            element.props["title"] = t(field.help)
         return element
 
     def _draw_resolutions(self, label: str) -> ui.element:
