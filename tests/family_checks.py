@@ -187,7 +187,10 @@ class FamilyChecks:
         """Every block's operations are known, so that it can keep what a plan says."""
         process = _process(job())
         trainee, micro, stepper = self._ready(process)
-        for step in [1] if trainee.turns is None else trainee.turns.tour():
+        turns = trainee.turns
+        for step in (
+            [1] if turns is None else [1 + turns.every * place for place in range(len(turns.experts))]
+        ):
             stepper.micro_step(replace(micro, step=step))
         for group in self.family.depth:
             assert all(block.learnt is not None for block in trainee.blocks[group]), group

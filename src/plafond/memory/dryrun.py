@@ -134,31 +134,28 @@ class Rehearsal:
             return ledger.trace
 
     def train(self, bucket: Bucket, batch: int) -> Trace:
-        """Two steps on batches of one shape; where experts take turns, the others have had theirs before."""
+        """A step on a batch; where experts take turns, one of each."""
         shape = self._latent_shape(bucket)
 
         def phase(ledger: MetaLedger, stage: Stage) -> None:
             stage.load()
-            ledger.stage = "update"
-            *before, last = stage.tour()
-            for step in before:
-                stage.step(step, shape, bucket, batch)
+            self._prepare_products(ledger)
+            if stage.leaves_something:
+                stage.step(1, shape, bucket, batch)
             ledger.mark()
-            for step in (last, stage.after(last)):
-                stage.step(step, shape, bucket, batch)
+            stage.step(stage.next_turn(), shape, bucket, batch)
             self.menus = stage.menus()
 
-        return self._deep(phase, self.activations.of(str(bucket)))
+        trace = self._deep(phase, self.activations.of(str(bucket)))
+        if self.target.is_cuda:
+            trace.repeat()  # the allocator may need more for a second step than for the first
+        return trace
 
     def preview(self, item: SampleItem) -> Trace:
         """One preview, while all that training needs stays."""
-        small = Bucket(SMALL, SMALL)
-        shape = self._latent_shape(small)
 
         def phase(ledger: MetaLedger, stage: Stage) -> None:
-            stage.load()
-            for step in stage.tour():
-                stage.step(step, shape, small, 1, controls=False)
+            self._between_steps(ledger, stage)
             ledger.stage = "preview"
             ledger.mark()
             stage.preview(item.model_copy(update={"sample_steps": min(PREVIEW_STEPS, item.sample_steps)}))
@@ -167,18 +164,25 @@ class Rehearsal:
 
     def save(self) -> Trace:
         """The weights are copied to main memory, the averages in their place if there are any."""
-        small = Bucket(SMALL, SMALL)
-        shape = self._latent_shape(small)
 
         def phase(ledger: MetaLedger, stage: Stage) -> None:
-            stage.load()
-            for step in stage.tour():
-                stage.step(step, shape, small, 1, controls=False)
+            self._between_steps(ledger, stage)
             ledger.mark()
             ledger.stage = "saving"
             stage.save()
 
         return self._deep(phase)
+
+    def _prepare_products(self, ledger: MetaLedger) -> None:
+        ledger.prepare_products()
+
+    def _between_steps(self, ledger: MetaLedger, stage: Stage) -> None:
+        """The device as a step has left it."""
+        stage.load()
+        self._prepare_products(ledger)
+        if stage.leaves_something:
+            small = Bucket(SMALL, SMALL)
+            stage.step(1, self._latent_shape(small), small, 1, controls=False)
 
     # ------------------------------------------------------------------------------------------------ parts
 

@@ -73,6 +73,12 @@ class MetaLedger(Ledger):  # type: ignore[no-untyped-call]
         """Say which parameters are zero when training starts: Prodigy keeps no copy of those."""
         self._blank.update(parameter.untyped_storage()._cdata for parameter in parameters)
 
+    def prepare_products(self) -> None:
+        """Let both threads that multiply, this one and autograd's, have their workspaces."""
+        while self.target.is_cuda and self.workspaces < 2:
+            self.workspaces += 1
+            self.reserve(self.target.cublas_workspace)
+
     def hidden(self, func: Any, args: tuple[Any, ...], out: Any) -> Iterable[int]:
         """Memory inside kernels that the target has and ``meta`` has not."""
         if not self.target.is_cuda:

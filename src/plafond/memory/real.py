@@ -109,6 +109,9 @@ class Real(Rehearsal):
         finally:
             torch.set_default_dtype(before)
 
+    def _prepare_products(self, ledger: Any) -> None:
+        """The libraries do that by themselves."""
+
     def text(self, controls: int) -> TextEmbedding:
         """As the dry run found it."""
         return self.dry.text(controls)

@@ -17,7 +17,7 @@ from plafond.families._contract import TextEmbedding, control
 from plafond.job.sample import SampleItem
 from plafond.memory.meta import MetaLedger
 from plafond.memory.passages import state_of
-from plafond.memory.residence import host_memory, label
+from plafond.memory.residence import enter, host_memory, label
 from plafond.memory.standins import (
     PROMPT,
     ask_blank,
@@ -34,7 +34,7 @@ from plafond.training.base import quantize_transformer
 from plafond.training.ema import Ema
 from plafond.training.embeddings import about_preview, preview_controls, stack
 from plafond.training.feed import caches_text
-from plafond.training.optim import make_optimizer
+from plafond.training.optim import make_optimizer, make_state
 from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder
 from plafond.training.step import MicroBatch, Stepper
@@ -78,6 +78,9 @@ class Stage:
         ema = settings.ema_config
         self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
         label(self.ema.averages.values() if self.ema else (), "optimizer")
+        enter("update")
+        make_state(self.optimizer)
+        label(state_tensors(self.optimizer), "optimizer")
         self.stepper = Stepper(
             self.trainee,
             self.family,
@@ -107,7 +110,7 @@ class Stage:
     def step(
         self, step: int, shape: tuple[int, ...], bucket: Bucket, size: int, *, controls: bool = True
     ) -> None:
-        """What the loop does for one step; without control images where only the optimizer's state matters."""
+        """What the loop does for one step; without control images where only what it leaves behind matters."""
         count = min(MICROS, self.process.train.gradient_accumulation)
         items = tuple(item_of(self.process, bucket) for _ in range(size))
         micros = []
@@ -122,17 +125,17 @@ class Stage:
                 MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
             )
         self.stepper.run(micros, self.optimizer)
-        label(state_tensors(self.optimizer), "optimizer")
         if self.ema is not None:
             self.ema.update()
 
-    def tour(self) -> list[int]:
-        """Steps that make the optimizer's whole state, which appears at their ends."""
-        return [1] if self.trainee.turns is None else self.trainee.turns.tour()
+    @property
+    def leaves_something(self) -> bool:
+        """Whether a step leaves the device otherwise than it found it: with other blocks, or another expert, on it."""
+        return self.trainee.turns is not None or self.process.model.layer_offloading
 
-    def after(self, step: int) -> int:
-        """A step after one of `tour`, of another expert if there are several."""
-        return step + (1 if self.trainee.turns is None else self.trainee.turns.every)
+    def next_turn(self) -> int:
+        """A step of another expert than the first step's, if there are several."""
+        return 1 if self.trainee.turns is None else 1 + self.trainee.turns.every
 
     def _text(self, size: int) -> TextEmbedding:
         if self.live_text:

@@ -89,6 +89,26 @@ class Trace:
     start: int = 0
     flops: dict[Block | None, int] = field(default_factory=dict)
 
+    def repeat(self) -> None:
+        """Let what was done from `start` on be done twice, if it left nothing and touched nothing from before."""
+        done = self.events[self.start :]
+        made: dict[int, int] = {}
+        alive: set[int] = set()
+        for number, allocates, _, _ in done:
+            if allocates:
+                made[number] = len(self.sizes) + len(made)
+                alive.add(number)
+            elif number in alive:
+                alive.remove(number)
+            else:
+                return
+        if alive:
+            return
+        self.sizes += [self.sizes[number] for number in made]
+        self.kinds += [self.kinds[number] for number in made]
+        self.owners += [self.owners[number] for number in made]
+        self.events += [event._replace(allocation=made[event.allocation]) for event in done]
+
     def live(self) -> list[int]:
         """Live bytes after each event."""
         return list(accumulate(size for _, size in self.replayable()))

@@ -6,9 +6,6 @@ from plafond.memory.calibration import Rates, processor, rates_for
 from plafond.plan.changes import changed
 from plafond.plan.forecast import Forecaster, Plan
 
-STEPS = 2
-"""Steps whose work a dry run counts."""
-
 
 def work(plan: Plan) -> float:
     """FLOP of training on one picture of the largest bucket.
@@ -34,7 +31,7 @@ def rates_of(plan: Plan) -> Rates | None:
 
 def _through_the_link(plan: Plan) -> float:
     """Bytes that pass the link while the work of `Plan.flops_per_picture` is done: twice per step."""
-    return 2 * STEPS * (_streamed(plan) + _offloaded(plan))
+    return 2 * (_streamed(plan) + _offloaded(plan))
 
 
 def _streamed(plan: Plan) -> int:

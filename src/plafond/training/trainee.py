@@ -166,10 +166,6 @@ class Turns:
         """The expert of a step, counted from 1."""
         return self.experts[(max(step, 1) - 1) // self.every % len(self.experts)]
 
-    def tour(self) -> list[int]:
-        """One step of each expert."""
-        return [1 + place * self.every for place in range(len(self.experts))]
-
 
 def leaders(family: Family) -> dict[str, str]:
     """Of each group of blocks the first one with the same configuration key."""

@@ -137,6 +137,7 @@ class Transaction:
             run.resume()
         elif self._weights is not None:
             run.trainee.load_weights(self._weights)
+            run.make_state()
             if run.ema is not None:
                 run.ema.load(self._weights)
             run.progress = replace(self._progress)
