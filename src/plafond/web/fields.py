@@ -45,6 +45,11 @@ def has_experts(draft: Draft, prefix: str) -> bool:
     return draft.family is not None and len(draft.family.experts) > 1
 
 
+def has(key: str, value: Any) -> Shown:
+    """Only while another setting has this value."""
+    return lambda draft, prefix: bool(draft.value(key) == value)
+
+
 def when(key: str) -> Shown:
     """Only while another setting is on."""
     return lambda draft, prefix: bool(draft.value(key))
@@ -219,8 +224,20 @@ MULTISTAGE = Panel(
 TARGET = Panel(
     title=N_("Target"),
     fields=(
-        Field(key="network.type", label=N_("Target Type"), kind="choice", options={"lora": "LoRA"}),
+        Field(
+            key="network.type",
+            label=N_("Target Type"),
+            kind="choice",
+            options={"lora": "LoRA", "lokr": "LoKr", "dora": "DoRA"},
+        ),
         Field(key="network.linear", label=N_("Linear Rank"), kind="whole", also=("network.linear_alpha",)),
+        Field(
+            key="network.lokr_factor",
+            label=N_("LoKr Factor"),
+            kind="choice",
+            options={-1: N_("Auto"), 4: "4", 8: "8", 16: "16", 32: "32"},
+            shown=has("network.type", "lokr"),
+        ),
         Field(key="network.dropout", label=N_("Dropout"), kind="number"),
     ),
 )

@@ -157,6 +157,7 @@ class Forecast:
             folder=self._folder,
             where=self._where(),
             slot=self._slot,
+            language=self._t.language,
         )
         found = Found()
         async for answer in self._site.planner.ask(question):
@@ -270,6 +271,7 @@ class Forecast:
                 folder=self._folder,
                 where=self._where(),
                 quality=quality,
+                language=t.language,
             )
             answer = await only_answer(self._site.fitter.ask(question), "fitted")
         except AskError as error:

@@ -84,6 +84,9 @@ class Form:
                 ui.button(t("Save and start"), icon="play_arrow", on_click=self._start).props(
                     "unelevated no-caps data-test=start"
                 )
+        if self.draft.processes > 1:
+            names = {index: t("Process {number}", number=index + 1) for index in range(self.draft.processes)}
+            ui.toggle(names, value=0, on_change=self._process_chosen).props("no-caps unelevated dense")
         folder = str(saving.folder_of(self.site, self.entry))
         with ui.element("div").classes("editing") as self._box:
             with ui.element("div").classes("panels"):
@@ -200,6 +203,10 @@ class Form:
             with told(self.t):
                 choose(self.draft, event.value)
             self.changed()
+
+    def _process_chosen(self, event: events.ValueChangeEventArguments[int | None]) -> None:
+        self.draft.process = event.value or 0
+        self.changed(edited=False)
 
     def _apply(self, process: int, values: Mapping[str, Any]) -> None:
         with told(self.t):
