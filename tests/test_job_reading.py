@@ -378,11 +378,9 @@ def test_known_keys_at_their_default_ask_for_nothing(tmp_path):
 
 
 def test_known_keys_that_are_switched_off_ask_for_nothing(tmp_path):
-    text = change(
-        "batch_size: 1", "diff_output_preservation: false\n        diff_output_preservation_class: fox"
-    )
+    text = change("batch_size: 1", "do_guidance_loss: false\n        guidance_loss_schedule: sigma")
     assert load(tmp_path, text).warnings == ()
-    assert len(load(tmp_path, text.replace("preservation: false", "preservation: true")).warnings) == 2
+    assert len(load(tmp_path, text.replace("guidance_loss: false", "guidance_loss: true")).warnings) == 2
 
 
 def test_comments_and_a_document_mark(tmp_path):
@@ -429,11 +427,6 @@ def test_missing_folders(tmp_path, monkeypatch):
             "quantize: false",
             "vae_path: ae.safetensors",
             "line 26: model.vae_path: known to AI Toolkit, not used by plafond yet; the VAE comes from the model",
-        ),
-        (
-            "caption_ext: txt",
-            "mask_path: masks",
-            "line 15: datasets.0.mask_path: known to AI Toolkit, not used by plafond yet; the whole picture counts",
         ),
         (
             "quantize: false",

@@ -36,6 +36,7 @@ def plan(
     """Show what VRAM each phase will take and whether it fits; exit code 3 when it does not."""
     from plafond.plan import frontier as front
     from plafond.plan.forecast import Forecaster
+    from plafond.plan.passes import passes_note
     from plafond.plan.remedies import remedies
     from plafond.plan.report import as_json, text
     from plafond.plan.risks import risk_warning
@@ -50,7 +51,7 @@ def plan(
             found = forecaster.plan()
             help_ = () if found.verdict == "fits" else remedies(found)
             line = front.frontier_of(forecaster, found) if frontier else None
-        notes = (risk_warning(process), found.shapes.assumed)
+        notes = (risk_warning(process), passes_note(process), found.shapes.assumed)
         warnings = [*loaded.warnings, *(note for note in notes if note)]
         if json_:
             answer = as_json(loaded, found, help_, warnings)

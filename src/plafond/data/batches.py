@@ -57,7 +57,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Batch:
-    """The items of one forward pass: one bucket, and one data set's `loss_multiplier` and `network_weight`.
+    """The items of one forward pass: one bucket, and one data set's `loss_multiplier`, `network_weight` and target.
 
     Args:
         index: its number in the run.
@@ -131,11 +131,14 @@ class BatchPlan:
             )
         self.items = tuple(items)
         self.seed = seed
-        groups: dict[tuple[Bucket, int, float, float, tuple[Bucket, ...]], list[Item]] = defaultdict(list)
+        groups: dict[tuple[Bucket, int, float, float, tuple[Bucket, ...], bool], list[Item]] = defaultdict(
+            list
+        )
         for item in items:
             config = item.config
             size = config.batch_size or batch_size
-            key = (item.bucket, size, config.loss_multiplier, config.network_weight, item.controls)
+            own = (config.loss_multiplier, config.network_weight, item.controls, config.prior_reg)
+            key = (item.bucket, size, *own)
             groups[key] += [item] * item.picture.repeats
         self._groups = [(key[0], key[1], groups[key]) for key in sorted(groups)]
         self._order: tuple[int, list[tuple[Bucket, tuple[Item, ...]]]] | None = None

@@ -57,6 +57,8 @@ class Picture:
         repeats: how often it is seen per epoch.
         dataset: index of its data set in the job.
         controls: its control images (see `plafond.data.controls`).
+        mask: a picture of how much each place counts (see `plafond.data.masks`).
+        inpaint: a picture whose transparency is the hole that is to be filled.
         clip: length and rate of a clip; None for a picture.
         frames: numbers of the clip's frames that are trained on (see `plafond.data.clips`); empty for a picture.
     """
@@ -71,6 +73,8 @@ class Picture:
     repeats: int
     dataset: int
     controls: tuple[Picture, ...] = ()
+    mask: Path | None = None
+    inpaint: Path | None = None
     clip: clips.Clip | None = None
     frames: tuple[int, ...] = ()
 
@@ -173,7 +177,10 @@ def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
     found: list[_Found] = []
     wanted = EXTENSIONS | clips.EXTENSIONS if config.has_clips else EXTENSIONS
     left_out: list[str] = []
-    other = (*config.control_path, *([config.mask_path] if config.mask_path else []))
+    other = [
+        *config.control_path,
+        *(path for path in (config.mask_path, config.inpaint_path) if path is not None),
+    ]
     closed = {Path(os.path.realpath(Path(folder).expanduser())) for folder in other}
     for folder, names in walk(root, closed, log.problems):
         repeats, class_name = _kohya(folder.relative_to(root))

@@ -68,7 +68,7 @@ def read_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: the file is no picture; the message names it.
     """
-    with _named(path), Image.open(path, formats=list(FORMATS)) as image:
+    with named(path), Image.open(path, formats=list(FORMATS)) as image:
         width, height = image.size
         # Pillow's TIFF reader has already swapped the sides.
         turned = image.format != "TIFF" and _orientation(image, path) in (5, 6, 7, 8)
@@ -91,13 +91,23 @@ def load_rgb(path: Path, data: bytes | None = None, *, side: int | None = None) 
         DataError: the bytes cannot be decoded to the end; the message names the file.
     """
     with (
-        _named(path),
+        named(path),
         Image.open(BytesIO(data) if data is not None else path, formats=list(FORMATS)) as image,
     ):
         if side is not None:
             image.draft(None, (side, side))
         image.load()
         return to_rgb(ImageOps.exif_transpose(image))
+
+
+def cut(
+    width: int, height: int, bucket: Bucket, crop: tuple[float, float]
+) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of what a bucket takes of a picture of that size, in pixels."""
+    scale = max(bucket.width / width, bucket.height / height)
+    across, down = min(width, bucket.width / scale), min(height, bucket.height / scale)
+    left, top = (width - across) * crop[0], (height - down) * crop[1]
+    return left, top, min(left + across, width), min(top + down, height)
 
 
 def to_pixels(
@@ -116,10 +126,7 @@ def to_pixels(
     """
     import torch  # reading headers does without it
 
-    scale = max(bucket.width / image.width, bucket.height / image.height)
-    width, height = min(image.width, bucket.width / scale), min(image.height, bucket.height / scale)
-    left, top = (image.width - width) * crop[0], (image.height - height) * crop[1]
-    box = (left, top, min(left + width, image.width), min(top + height, image.height))
+    box = cut(image.width, image.height, bucket, crop)
     resized = image.resize((bucket.width, bucket.height), Image.Resampling.BICUBIC, box=box)
     pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).to(torch.float32) / 127.5 - 1.0
     flipped = [axis for axis, flip in ((-1, flip_x), (-2, flip_y)) if flip]
@@ -127,7 +134,7 @@ def to_pixels(
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def named(path: Path) -> Iterator[None]:
     """Turns what Pillow raises into a DataError that names `path`, what was found and what is expected."""
     try:
         yield

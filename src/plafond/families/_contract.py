@@ -164,6 +164,8 @@ class Family(Protocol):
     controls: int = 0
     """Most control images that a picture can have. Their latents (B, C, h, w) reach `predict` in `text`, under the
     names of `control`; in `preview` they are pixels, bytes (3, H, W)."""
+    inpaints: bool = False
+    """Pictures may have holes, which the model learns to fill; what is kept reaches `condition` as `INPAINT`."""
     sees_controls: bool = False
     """The text encoder looks at control images, too: prompts with control images go to `encode_seen`."""
 

@@ -41,6 +41,7 @@ class Flex2(Flux):
     archs: tuple[str, ...] = ("flex2",)
     divisor = 16
     controls = 4
+    inpaints = True
     model_options = (*CHANCES, *SWITCHES)
     risks: tuple[Risk, ...] = (Risk(side=512, batch=4), Risk(side=1024, resolutions=2))
     base_version = "flex2"

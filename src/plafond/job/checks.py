@@ -8,6 +8,9 @@ from plafond.job.schema import ProcessConfig
 from plafond.job.source import Source
 from plafond.job.wording import shown
 
+PRIOR = ("diff_output_preservation", "blank_prompt_preservation", "inverted_mask_prior")
+"""Keys of ``train`` that ask the model without its adapter."""
+
 
 def contradictions(process: ProcessConfig, path: KeyPath, source: Source) -> None:
     """Note settings that AI Toolkit refuses to combine, among those that plafond has."""
@@ -39,6 +42,30 @@ def contradictions(process: ProcessConfig, path: KeyPath, source: Source) -> Non
             (*path, "model", "assistant_lora_path"),
             "an assistant LoRA cannot be combined with the accuracy recovery adapter in qtype",
         )
+    if train.diff_output_preservation and train.blank_prompt_preservation:
+        source.problem(
+            (*path, "train", "blank_prompt_preservation"),
+            "cannot be combined with diff_output_preservation: expected one of the two",
+        )
+    triggers = (process.trigger_word, *(dataset.trigger_word for dataset in process.datasets))
+    if train.diff_output_preservation and not any(triggers):
+        source.problem(
+            (*path, "train", "diff_output_preservation"),
+            "expected a trigger_word, in whose place diff_output_preservation_class is put",
+        )
+    if process.network is None:
+        asked = [key for key in PRIOR if getattr(train, key)]
+        places: list[KeyPath] = [(*path, "train", key) for key in asked]
+        places += [
+            (*path, "datasets", index, "prior_reg")
+            for index, dataset in enumerate(process.datasets)
+            if dataset.prior_reg
+        ]
+        for place in places:
+            source.problem(
+                place,
+                "compares with the model without its adapter, and a job without a network trains the model itself",
+            )
     exclude = model.quantize_kwargs.get("exclude", [])
     if not (isinstance(exclude, list) and all(isinstance(pattern, str) for pattern in exclude)):
         source.problem(

@@ -61,6 +61,9 @@ class DatasetConfig(Section):
     is_reg: Flag = Field(
         False, description="Regularisation data: trained on every second step, without trigger."
     )
+    prior_reg: Flag = Field(
+        False, description="Train towards what the model says without the adapter, instead of the pictures."
+    )
     network_weight: float = Field(1.0, description="Strength of the adapter while training on this dataset.")
     loss_multiplier: float = Field(1.0, ge=0, description="Factor on the loss of this dataset.")
     num_repeats: int = Field(1, ge=1, description="How often each picture is seen per epoch.")
@@ -91,6 +94,9 @@ class DatasetConfig(Section):
     alpha_mask: Flag = Field(False, description="Use the pictures' transparency as the mask.")
     invert_mask: Flag = Field(False, description="Swap black and white in masks.")
     mask_min_value: float = Field(0.0, ge=0, le=1, description="Smallest weight of a masked-out pixel.")
+    inpaint_path: str | None = Field(
+        None, description="Folder of pictures with the same file names, whose transparency is a hole to fill."
+    )
     num_frames: int = Field(
         1, ge=1, description="Frames taken from a clip; more than 1 makes a video dataset."
     )
@@ -109,3 +115,8 @@ class DatasetConfig(Section):
     def has_clips(self) -> bool:
         """Whether clips are looked for beside pictures."""
         return self.num_frames > 1 or self.auto_frame_count
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether some places of its pictures may count less than others."""
+        return self.mask_path is not None or self.alpha_mask

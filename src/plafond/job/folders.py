@@ -42,8 +42,9 @@ def _places(process: ProcessConfig, source: Source, path: KeyPath) -> Iterator[t
         present = [key for key in written if key in source.lines and not _is_list(key, source)]
         for number, folder in enumerate(dataset.control_path):
             yield present[number] if number < len(present) else (*at, "control_path"), folder, True
-        if dataset.mask_path is not None:
-            yield (*at, "mask_path"), dataset.mask_path, True
+        for key in ("mask_path", "inpaint_path"):
+            if (folder := getattr(dataset, key)) is not None:
+                yield (*at, key), folder, True
     for index, item in enumerate(process.sample.samples):
         prompt: KeyPath = (*path, "sample", "prompts", index)
         for key in ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"):

@@ -90,7 +90,6 @@ SAMPLE_ITEM: Mapping[str, Known] = {"do_cfg_norm": Known(False)}
 
 DATASET: Mapping[str, Known] = {
     "bucket_tolerance": Known(64, "the model's own grid is used, as AI Toolkit does"),
-    "prior_reg": Known(False),
     "augments": Known([]),
     "augmentations": Known(None),
     "replay_transforms": Known(True),
@@ -107,7 +106,7 @@ DATASET: Mapping[str, Known] = {
         *("fast_image_size", "control_from_same_folder", "clip_image_from_same_folder"),
         *("diff_output_preservation", "do_audio", "audio_normalize", "audio_preserve_pitch"),
     ),
-    **_none("inpaint_path", "unconditional_path", "clip_image_path", "clip_image_augmentations"),
+    **_none("unconditional_path", "clip_image_path", "clip_image_augmentations"),
 }
 
 EMA: Mapping[str, Known] = {"use_feedback": Known(False), "param_multiplier": Known(1)}
@@ -126,11 +125,6 @@ TRAIN: Mapping[str, Known] = {
     "sdp": Known(False, "use attention_backend"),
     "audio_loss_multiplier": Known(1),
     "validation_config": Known(None),
-    "diff_output_preservation_multiplier": Known(1, switch="diff_output_preservation"),
-    "diff_output_preservation_class": Known("", switch="diff_output_preservation"),
-    "blank_prompt_preservation_multiplier": Known(1, switch="blank_prompt_preservation"),
-    "inverted_mask_prior_multiplier": Known(0.5, switch="inverted_mask_prior"),
-    "reg_weight": Known(1),
     "guidance_loss_target": Known(3.0, switch="do_guidance_loss"),
     "guidance_loss_schedule": Known("constant", switch="do_guidance_loss"),
     "unconditional_prompt": Known(""),
@@ -163,8 +157,8 @@ TRAIN: Mapping[str, Known] = {
     "paramiter_swapping_factor": Known(0.1, switch="do_paramiter_swapping"),
     "merge_network_on_save_strength": Known(1, switch="merge_network_on_save"),
     **_off(
-        *("linear_timesteps", "linear_timesteps2", "max_loss_debug", "diff_output_preservation"),
-        *("blank_prompt_preservation", "inverted_mask_prior", "do_prior_divergence", "do_guidance_loss"),
+        *("linear_timesteps", "linear_timesteps2", "max_loss_debug"),
+        *("do_prior_divergence", "do_guidance_loss"),
         *("do_guidance_loss_cfg_zero", "do_differential_guidance", "do_cfg", "do_random_cfg"),
         *("do_blank_stabilization", "dynamic_noise_offset", "force_consistent_noise", "blended_blur_noise"),
         *("do_signal_correction_noise", "do_batch_noise_correction", "do_signal_amplification"),

@@ -28,11 +28,6 @@ CONSEQUENCES: dict[str, dict[str, str]] = {
         "attention_backend": "torch chooses the attention kernel",
         "start_step": "the step is counted from the saved state",
     },
-    "datasets": {
-        "mask_path": "the whole picture counts",
-        "alpha_mask": "the whole picture counts",
-        "invert_mask": "the whole picture counts",
-    },
 }
 
 
@@ -88,5 +83,3 @@ def _formats(model: ModelConfig, path: KeyPath, source: Source) -> None:
 def _sections(process: ProcessConfig, path: KeyPath) -> Iterator[tuple[str, Section, KeyPath]]:
     yield "model", process.model, (*path, "model")
     yield "train", process.train, (*path, "train")
-    for index, dataset in enumerate(process.datasets):
-        yield "datasets", dataset, (*path, "datasets", index)

@@ -159,4 +159,28 @@ class TrainConfig(Section):
     switch_boundary_every: int = Field(
         1, ge=1, description="Steps before a model of two experts changes the expert."
     )
+    diff_output_preservation: Flag = Field(
+        False,
+        description="Also train each picture's caption, with the class in the trigger's place, to stay as it is.",
+    )
+    diff_output_preservation_multiplier: float = Field(1.0, ge=0, description="Weight of that in the loss.")
+    diff_output_preservation_class: str = Field(
+        "", description="The class of what the trigger word stands for."
+    )
+    blank_prompt_preservation: Flag = Field(
+        False, description="Also train the empty caption to stay as it is."
+    )
+    blank_prompt_preservation_multiplier: float = Field(1.0, ge=0, description="Weight of that in the loss.")
+    inverted_mask_prior: Flag = Field(
+        False, description="Where there are masks, train what they leave out to stay as it is."
+    )
+    inverted_mask_prior_multiplier: float = Field(0.5, ge=0, description="Weight of that in the loss.")
+    reg_weight: float = Field(1.0, ge=0, description="Factor on the loss of regularisation data.")
     max_loss: float | None = Field(None, gt=0, description="Losses above this are cut to it.")
+
+    @property
+    def preserves(self) -> float | None:
+        """Weight in the loss of what another caption than the picture's gives; None when nothing is preserved."""
+        if self.diff_output_preservation:
+            return self.diff_output_preservation_multiplier
+        return self.blank_prompt_preservation_multiplier if self.blank_prompt_preservation else None

@@ -54,6 +54,7 @@ class Stage:
         self.rehearsal, self.ledger = rehearsal, ledger
         self.process, self.family = rehearsal.process, rehearsal.family
         self.controls = training_controls(self.process, self.family)
+        self._masked = any(data.is_masked for data in self.process.datasets)
         self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
         self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
 
@@ -118,11 +119,22 @@ class Stage:
             with host_memory():
                 latents = unfilled(size, *shape, dtype=self.rehearsal.dtype)
             batch = Batch(index, 0, bucket, items)
-            text = self._text(size)
-            if controls:
-                text.update(self._controls(size, bucket))
+            given = self._controls(size, bucket) if controls else {}
+            text = {**self._text(size), **given}
+            preserves = self.process.train.preserves is not None
+            kept = {**self._text(size), **given} if preserves else None
+            masks = unfilled(size, 1, *shape[-2:]) if self._masked else None
             micros.append(
-                MicroBatch(batch=batch, latents=latents, text=text, step=step, index=index, share=1 / count)
+                MicroBatch(
+                    batch=batch,
+                    latents=latents,
+                    text=text,
+                    kept=kept,
+                    masks=masks,
+                    step=step,
+                    index=index,
+                    share=1 / count,
+                )
             )
         self.stepper.run(micros, self.optimizer)
         if self.ema is not None:

@@ -67,8 +67,9 @@ def control_buckets(process: ProcessConfig, family: Family, bucket: Bucket) -> l
 
 
 def item_of(process: ProcessConfig, bucket: Bucket) -> Item:
-    """An item of this bucket."""
-    config = process.datasets[0] if process.datasets else DatasetConfig(folder_path=".")
+    """An item of this bucket, of the data set that takes the most passes."""
+    default = DatasetConfig(folder_path=".")
+    config = max(process.datasets, key=lambda data: data.prior_reg, default=default)
     here = Path()
     picture = Picture(here, "picture", here, bucket.width, bucket.height, "", None, 1, 0)
     return Item(picture, config, bucket.width, bucket)

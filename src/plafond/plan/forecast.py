@@ -319,6 +319,8 @@ class Forecaster:
             "model": self.process.model.model_dump(mode="json"),
             "live_text": live,
             "controls": [(len(data.control_path), data.do_i2v) for data in self.process.datasets],
+            "masks": any(data.is_masked for data in self.process.datasets),
+            "prior": any(data.prior_reg for data in self.process.datasets),
             "files": self.source.fingerprint("") if self.source.is_local else "",
             "virtual": self.virtual,
             "allocator": self._mode,

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from plafond.data.batches import Batch, BatchPlan, Item
 from plafond.data.controls import control_items
+from plafond.data.masks import Masks, as_weights
 from plafond.data.text import Question
-from plafond.families._contract import Family, TextEmbedding, control
+from plafond.families._contract import INPAINT, Family, TextEmbedding, control
 from plafond.job.schema import ProcessConfig
+from plafond.job.train import TrainConfig
 from plafond.memory.residence import host_memory
 from plafond.training.embeddings import about_item, stack
 from plafond.training.step import MicroBatch
@@ -20,6 +22,13 @@ CAPTION_VARIANTS = 16
 """Versions of a shuffled or thinned caption that exist when text embeddings are cached."""
 
 Embed = Callable[[Sequence[Question]], list[TextEmbedding]]
+
+
+def preserved(settings: TrainConfig, caption: str, trigger: str | None) -> str | None:
+    """The caption whose meaning is to stay as it is, beside one that is trained; None when nothing is preserved."""
+    if settings.diff_output_preservation:
+        return caption.replace(trigger, settings.diff_output_preservation_class) if trigger else caption
+    return "" if settings.blank_prompt_preservation else None
 
 
 def caches_text(process: ProcessConfig) -> bool:
@@ -39,6 +48,8 @@ class Feed:
         latents: cached latents (C, h, w) by item.
         embed: text embeddings of prompts.
         family: the model's family.
+        masks: how much each place of the items counts; see `plafond.data.masks.read_masks`.
+        kept: how much is kept of each place of items that are to be completed.
     """
 
     def __init__(
@@ -49,9 +60,12 @@ class Feed:
         latents: Mapping[Item, Tensor],
         embed: Embed,
         family: Family,
+        masks: Masks | None = None,
+        kept: Masks | None = None,
     ):
         self.process, self.plan, self.regularisation = process, plan, regularisation
         self.latents, self.embed, self.family = latents, embed, family
+        self.masks, self.kept = masks or {}, kept or {}
 
     def batches(self, step: int) -> tuple[BatchPlan, list[Batch]]:
         """The batches of a step (counted from 1), and the plan they belong to."""
@@ -87,18 +101,52 @@ class Feed:
         return self._micro(plan, plan.fullest(), 0, 0, 1.0)
 
     def _micro(self, plan: BatchPlan, batch: Batch, step: int, index: int, share: float) -> MicroBatch:
+        latents = self._latents(batch.items)
         prompts = self.prompts(plan, batch)
-        questions = [
-            about_item(self.family, item, prompt) for item, prompt in zip(batch.items, prompts, strict=True)
+        other = [
+            preserved(self.process.train, prompt, item.config.trigger_word)
+            for item, prompt in zip(batch.items, prompts, strict=True)
         ]
+        given = {**self._controls(batch), **self._holes(batch, latents)}
+        kept = [prompt for prompt in other if prompt is not None]
         return MicroBatch(
             batch=batch,
-            latents=self._latents(batch.items),
-            text={**self._text(questions), **self._controls(batch)},
+            latents=latents,
+            text={**self._asked(batch, prompts), **given},
+            kept={**self._asked(batch, kept), **given} if kept else None,
+            masks=self._weights(batch, latents),
             step=step,
             index=index,
             share=share,
         )
+
+    def _asked(self, batch: Batch, prompts: Sequence[str]) -> TextEmbedding:
+        return self._text(
+            [about_item(self.family, item, prompt) for item, prompt in zip(batch.items, prompts, strict=True)]
+        )
+
+    def _weights(self, batch: Batch, latents: Tensor) -> Tensor | None:
+        """How much each place counts, (B, 1, h, w); None when all do alike."""
+        if not any(item in self.masks for item in batch.items):
+            return None
+        with host_memory():
+            alike = torch.full(latents.shape[-2:], 255, dtype=torch.uint8)
+            return torch.stack(
+                [as_weights(self.masks.get(item, alike), item.config.mask_min_value) for item in batch.items]
+            )
+
+    def _holes(self, batch: Batch, latents: Tensor) -> TextEmbedding:
+        """What is kept of pictures that are to be completed: what their masks leave out, where nothing else is said."""
+        known = [item in self.kept or item in self.masks for item in batch.items]
+        if not (self.family.inpaints and any(known)):
+            return {}
+        with host_memory():
+            whole = torch.full(latents.shape[-2:], 255, dtype=torch.uint8)
+            found = [
+                self.kept[item] if item in self.kept else 255 - self.masks.get(item, whole)
+                for item in batch.items
+            ]
+            return {INPAINT: torch.stack(found).unsqueeze(1).float() / 255}
 
     def _latents(self, items: Sequence[Item]) -> Tensor:
         with host_memory():

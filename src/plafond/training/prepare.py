@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from plafond.data.batches import BatchPlan, Item, build_items, plan_batches
+from plafond.data.buckets import Bucket
 from plafond.data.cache import cache_folder
 from plafond.data.captions import possible_captions
 from plafond.data.clips import take_frames
 from plafond.data.controls import control_items, match_controls, match_openings, with_controls
 from plafond.data.folder import scan
 from plafond.data.latents import LatentStore, cache_latents
+from plafond.data.masks import GridOf, match_masks, read_masks
 from plafond.data.text import FOLDER, Question, TextStore, cache_text
 from plafond.errors import JobError
 from plafond.families._contract import Family, TextEmbedding
@@ -33,7 +35,7 @@ from plafond.report.terminal import Terminal
 from plafond.training.base import bring_encoders
 from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
-from plafond.training.feed import CAPTION_VARIANTS, Embed, Feed, caches_text
+from plafond.training.feed import CAPTION_VARIANTS, Embed, Feed, caches_text, preserved
 from plafond.training.recovery import OnHost
 
 
@@ -78,10 +80,12 @@ def prepare(
     source = family.locate(process.model)
     scans = [scan(config, index) for index, config in enumerate(process.datasets)]
     scans = [match_controls(take_frames(found, family.frames), family.controls) for found in scans]
-    scans = [match_openings(found, family.opened) for found in scans]
+    scans = [match_masks(match_openings(found, family.opened)) for found in scans]
     for found in scans:
         if found.config.control_path and not family.controls:
             terminal.warn(f"{process.model.arch} takes no control images; control_path is not used")
+        if found.config.inpaint_path and not family.inpaints:
+            terminal.warn(f"{process.model.arch} completes no pictures; inpaint_path is not used")
         for problem in found.problems:
             terminal.warn(problem)
         for note in found.notes:
@@ -89,16 +93,30 @@ def prepare(
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
     store, vae = _latents(process, family, source, items, device, terminal, recover)
     items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
+    masks, kept = read_masks(items, _grid_of(store), terminal.phase("masks"))
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
     embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal, recover)
     return Prepared(
         source=source,
         items=tuple(items),
-        feed=Feed(process, plan, regularisation, store, embed, family),
+        feed=Feed(process, plan, regularisation, store, embed, family, masks, kept),
         preview_texts=preview_texts,
         vae=vae,
         problems=tuple(problem for found in scans for problem in found.problems) + store.problems,
     )
+
+
+def _grid_of(store: LatentStore) -> GridOf:
+    """The size of an item's latents, looked up once for each bucket."""
+    known: dict[Bucket, tuple[int, int]] = {}
+
+    def grid(item: Item) -> tuple[int, int]:
+        if item.bucket not in known:
+            height, width = store[item].shape[-2:]
+            known[item.bucket] = height, width
+        return known[item.bucket]
+
+    return grid
 
 
 def _latents(
@@ -199,7 +217,7 @@ def _texts(
     cached = caches_text(process)
     if cached or train.unload_text_encoder:
         if cached:
-            prompts = _questions(family, data)
+            prompts = _questions(process, family, data)
             folder = cache_folder(_cache_place(process) or data[0].items[0].picture.root, FOLDER)
         else:
             terminal.warn(
@@ -207,9 +225,10 @@ def _texts(
                 " alone; captions are not used"
             )
             prompts = [
-                about_item(family, item, item.config.trigger_word or "")
+                question
                 for plan in data
                 for item in plan.items
+                for question in _with_preserved(process, family, item, item.config.trigger_word or "")
             ]
             folder = None
         store = cache_text(
@@ -226,18 +245,24 @@ def _texts(
     return encode, {prompt: store[prompt] for prompt in previews}
 
 
-def _questions(family: Family, plans: Sequence[BatchPlan]) -> list[Question]:
-    """Everything that captions can turn out to be."""
-    if not family.sees_controls:
+def _questions(process: ProcessConfig, family: Family, plans: Sequence[BatchPlan]) -> list[Question]:
+    """Everything that captions can turn out to be, and what is preserved beside them."""
+    if not family.sees_controls and process.train.preserves is None:
         return [prompt for plan in plans for prompt in plan.prompts(CAPTION_VARIANTS)]
     return [
-        about_item(family, item, caption)
+        question
         for plan in plans
         for item in plan.items
         for caption in possible_captions(
             [(item.picture, item.config)], seed=plan.seed, variants=CAPTION_VARIANTS
         )
+        for question in _with_preserved(process, family, item, caption)
     ]
+
+
+def _with_preserved(process: ProcessConfig, family: Family, item: Item, caption: str) -> list[Question]:
+    kept = preserved(process.train, caption, item.config.trigger_word)
+    return [about_item(family, item, prompt) for prompt in (caption, kept) if prompt is not None]
 
 
 def _preview_prompts(process: ProcessConfig, family: Family) -> list[Question]:

@@ -7,6 +7,7 @@ from the seed and the position, so it can be repeated and resumed exactly.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +19,7 @@ from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import host_memory, put
 from plafond.training.embeddings import send
-from plafond.training.loss import noisy_latents, sample_losses
+from plafond.training.loss import even, noisy_latents, sample_losses
 from plafond.training.randomness import derived_seed, generator
 from plafond.training.timesteps import draw_sigmas, loss_weights
 from plafond.training.trainee import Trainee
@@ -30,7 +31,8 @@ class MicroBatch:
 
     `latents` (B, C, h, w) and the tensors of `text` (B, ...) are on the CPU, as the caches hold them; `share` is this
     micro-batch's part of the step's samples, so that the step's gradient is the mean over all of them. Where `rows` is
-    given, the pass sees only these samples, with the same noise as in the whole batch.
+    given, the pass sees only these samples, with the same noise as in the whole batch. `kept` is like `text`, of
+    prompts whose meaning is to stay as it is; `masks` (B, 1, h, w) say how much each place counts, from 0 to 1.
     """
 
     batch: Batch
@@ -39,6 +41,8 @@ class MicroBatch:
     step: int
     index: int
     share: float
+    kept: TextEmbedding | None = None
+    masks: Tensor | None = None
     rows: slice = field(default_factory=lambda: slice(None))
 
     def part(self, start: int, stop: int) -> MicroBatch:
@@ -98,13 +102,48 @@ class Stepper:
 
     def micro_step(self, micro: MicroBatch) -> float:
         """Forward and backward of one micro-batch; adds to the gradients and returns its share of the loss."""
-        loss = self.loss(micro) * micro.share
+        found = self._backward(self.loss(micro), micro)
+        if micro.kept is not None:
+            found += self._backward(self.preservation(micro, micro.kept), micro)
+        return found
+
+    def _backward(self, loss: Tensor, micro: MicroBatch) -> float:
+        loss = loss * micro.share
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def loss(self, micro: MicroBatch) -> Tensor:
         """Mean weighted loss of one micro-batch, a float32 scalar."""
+        settings = self.process.train
+        seen = self._see(micro, micro.text)
+        config = micro.batch.items[0].config  # a batch has one strength, one multiplier and one target
+        masks = None if micro.masks is None else put(micro.masks[micro.rows], self.device)
+        outside = settings.inverted_mask_prior and masks is not None
+        prior = self._predict(micro, seen, frozen=True) if config.prior_reg or outside else None
+        velocity = self._predict(micro, seen)
+        usual = self.family.scored(seen.noise - seen.latents, seen.text)
+        target = usual if prior is None or not config.prior_reg else prior
+        weights = None if masks is None else even(masks)
+        losses = sample_losses(velocity, target, settings.loss_type, weights)
+        losses = losses * loss_weights(seen.sigmas, settings.timestep_type) * config.loss_multiplier
+        if config.is_reg:
+            losses = losses * settings.reg_weight
+        if outside and prior is not None and masks is not None:
+            rest = sample_losses(velocity, prior, settings.loss_type, even(1 - masks))
+            losses = losses + settings.inverted_mask_prior_multiplier * rest
+        if settings.max_loss is not None:
+            losses = losses.clamp(max=settings.max_loss)
+        return losses.mean()
+
+    def preservation(self, micro: MicroBatch, kept: TextEmbedding) -> Tensor:
+        """How far the adapter moves what the model says to other prompts, weighted: a float32 scalar."""
+        seen = self._see(micro, kept)
+        prior = self._predict(micro, seen, frozen=True)
+        losses = sample_losses(self._predict(micro, seen), prior, "mse")
+        return losses.mean() * (self.process.train.preserves or 0.0)
+
+    def _see(self, micro: MicroBatch, text: TextEmbedding) -> _Seen:
         settings = self.process.train
         position = (micro.step, micro.index)
         span = self.trainee.turn(micro.step)
@@ -114,7 +153,7 @@ class Stepper:
                 latents.shape, generator=generator(self.process.training_seed, "noise", *position)
             )
             known = self.family.condition(
-                micro.text,
+                text,
                 latents,
                 self.process.model,
                 generator(self.process.training_seed, "condition", *position),
@@ -131,15 +170,25 @@ class Stepper:
         latents, noise, sigmas = (put(tensor, self.device) for tensor in drawn)
         noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
         embeddings = {name: tensor[micro.rows] for name, tensor in known.items()}
-        text = send(embeddings, self.device, self.dtype)
+        return _Seen(latents, noise, sigmas, noisy, send(embeddings, self.device, self.dtype))
+
+    def _predict(self, micro: MicroBatch, seen: _Seen, *, frozen: bool = False) -> Tensor:
+        """The velocity by the model as it is trained, or by the one without its adapter."""
         self.trainee.use(self.activations.of(str(micro.batch.bucket)))
-        config = micro.batch.items[0].config  # a batch has one strength and one multiplier
-        with self.trainee.strength(config.network_weight):
-            velocity = self.family.predict(self.trainee.transformer, noisy, sigmas, text, settings)
-        target = noise - latents
-        velocity, target = (self.family.scored(each, text) for each in (velocity, target))
-        losses = sample_losses(velocity, target, settings.loss_type)
-        losses = losses * loss_weights(sigmas, settings.timestep_type) * config.loss_multiplier
-        if settings.max_loss is not None:
-            losses = losses.clamp(max=settings.max_loss)
-        return losses.mean()
+        strength = 0.0 if frozen else micro.batch.items[0].config.network_weight
+        with self.trainee.strength(strength), torch.no_grad() if frozen else nullcontext():
+            velocity = self.family.predict(
+                self.trainee.transformer, seen.noisy, seen.sigmas, seen.text, self.process.train
+            )
+        return self.family.scored(velocity, seen.text)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a pass through the model is given, on the device."""
+
+    latents: Tensor
+    noise: Tensor
+    sigmas: Tensor
+    noisy: Tensor
+    text: TextEmbedding

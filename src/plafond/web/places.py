@@ -143,8 +143,9 @@ def _paths(process: ProcessConfig, name: str, folder: Path) -> Iterator[tuple[st
         yield f"{at}.folder_path", data.folder_path, False
         for control in data.control_path:
             yield f"{at}.control_path", control, False
-        if data.mask_path is not None:
-            yield f"{at}.mask_path", data.mask_path, False
+        for key in ("mask_path", "inpaint_path"):
+            if (masks := getattr(data, key)) is not None:
+                yield f"{at}.{key}", masks, False
         if len(data.random_triggers) == 1 and (folder / expanded(data.random_triggers[0])).is_file():
             yield f"{at}.random_triggers", data.random_triggers[0], False
     for index, item in enumerate(process.sample.samples):
