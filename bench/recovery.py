@@ -16,6 +16,7 @@ first part, so that every allocation is refused under the fastest plan.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -72,8 +73,11 @@ class Refusing(VirtualGpu):
         super().grown(size)
 
 
-def disturbed(gpu: Refusing, seen: list[int]) -> type[Transaction]:
-    """A transaction in whose n-th step the n-th allocation is refused; `seen` gets the live bytes after each step."""
+def disturbed(gpu: Refusing, seen: list[int], stride: int = 1) -> type[Transaction]:
+    """A transaction in whose steps an allocation is refused, the first one's first, then each `stride` later.
+
+    `seen` gets the live bytes after each step.
+    """
 
     class Disturbed(Transaction):
         reached = 0
@@ -82,7 +86,7 @@ def disturbed(gpu: Refusing, seen: list[int]) -> type[Transaction]:
             step = self.run.progress.step + 1
             if step > self.reached:
                 self.reached = step
-                gpu.at = gpu.allocations + step - 1
+                gpu.at = gpu.allocations + stride * (step - 1)
             return super().gradients()
 
         def update(self, outcome: Outcome) -> bool:
@@ -242,6 +246,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     dice = random.Random(options.seed)
+    gc.freeze()  # every recovery collects garbage, and what the libraries have made is none
     with tempfile.TemporaryDirectory() as folder:
         job = job_file(Path(folder))
         well = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
@@ -93,3 +94,8 @@ def make_job(tmp_path: Path, micro_checkpoint: Path, photos: Path) -> JobMaker:
         return path
 
     return make
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of later collections of garbage, each of which would look at all of it."""
+    gc.freeze()

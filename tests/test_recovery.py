@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import plafond
 from conftest import JobMaker
@@ -13,9 +19,19 @@ from plafond.memory.residence import counting
 from plafond.memory.virtual import VirtualGpu
 from plafond.training.recovery import FILE
 from plafond.training.run_folder import RunFolder
+from plafond.training.transaction import Transaction
+from recovery import Refusing, disturbed, transactions
 from runs import assert_same_weights, folder_of, losses
 
 PLENTY = 2**40
+
+
+@pytest.fixture(autouse=True)
+def _old_objects_apart() -> Iterator[None]:
+    """Every recovery collects garbage, which takes long with all that the libraries have made."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def run(job: Path, gpu: VirtualGpu | None, *overrides: str, fresh: bool = True) -> RunFolder:
@@ -74,17 +90,40 @@ SETTINGS = {
 
 
 def test_a_refused_allocation_anywhere_changes_nothing(make_job: JobMaker, undisturbed: RunFolder) -> None:
-    """A hundred allocations, spread evenly over the whole run and so over every phase."""
+    """Allocations that are spread evenly over the whole run and so over every phase."""
     job = make_job("counted", **SETTINGS)
     whole = VirtualGpu(PLENTY)
     run(job, whole)
     before = whole.live
-    for number in range(0, whole.allocations, max(1, whole.allocations // 100)):
+    for number in range(0, whole.allocations, max(1, whole.allocations // 20)):
         gpu = VirtualGpu(PLENTY, faults={number})
         disturbed = run(make_job("disturbed", **SETTINGS), gpu)
         assert gpu.allocations > number
         same(undisturbed, disturbed)
         assert gpu.live <= before
+
+
+def test_a_refused_allocation_in_any_step_changes_nothing(make_job: JobMaker) -> None:
+    """Eighty steps, in each of which another allocation is refused; they are spread evenly over a step."""
+    train = {**SETTINGS["train"], "steps": 82, "disable_sampling": True, "gradient_accumulation": 1}
+    settings = {**SETTINGS, "train": train, "save": {"save_every": 5}}
+    counted, counts = VirtualGpu(PLENTY), []
+
+    class Counting(Transaction):
+        def gradients(self) -> Any:
+            counts.append(counted.allocations)
+            return super().gradients()
+
+    with transactions(Counting):
+        run(make_job("counted", **settings), counted, "train.steps=3")
+    size = counts[2] - counts[1]
+    reference = run(make_job("reference", **settings), None)
+    gpu, live = Refusing(PLENTY), []
+    with transactions(disturbed(gpu, live, size // 80)):
+        found = run(make_job("disturbed", **settings), gpu)
+    same(reference, found)
+    assert found.log.read_text().count("out of memory") >= 80
+    assert max(live) == min(live), "nothing stays behind"
 
 
 def test_a_shrinking_ceiling_makes_the_run_leaner_and_it_remembers(make_job: JobMaker) -> None:
