@@ -74,6 +74,7 @@ class Planner:
         self._reader: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._asked = 0.0
+        self._closing = False
 
     async def ask(self, question: Question) -> AsyncIterator[dict[str, Any]]:
         """Answers as they come: ``step``, ``plan``, ``remedy``, ``fitted``, ``diagnosis``; the last one is ``done``,
@@ -100,6 +101,7 @@ class Planner:
 
     async def close(self) -> None:
         """End the process."""
+        self._closing = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -133,6 +135,7 @@ class Planner:
         if self._reader is not None:
             await self._reader
         self._asked = time.monotonic()
+        self._closing = False
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
         with self._log_file.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
@@ -155,7 +158,7 @@ class Planner:
             if (waiting := self._waiting.get(answer["id"])) is not None:
                 waiting.put_nowait(answer)
         await process.wait()
-        if self._waiting:
+        if self._waiting and not self._closing:
             log.warning("the planning process ended with %s; see %s", process.returncode, self._log_file)
         for waiting in self._waiting.values():
             message = f"the planning process ended by itself; {self._log_file} may say why"

@@ -11,7 +11,7 @@ from nicegui import events, run, ui
 from plafond.web.datasets import Listed
 from plafond.web.guard import session_of
 from plafond.web.pages.buckets import Buckets
-from plafond.web.pages.frame import frame, heading
+from plafond.web.pages.frame import counted, frame, heading
 from plafond.web.pages.hints import told
 from plafond.web.pages.uploader import draw_uploader
 from plafond.web.site import Site
@@ -113,7 +113,7 @@ class View:
             return
         self._items = self._all_items(found)
         t, count = self.t, len(self._items)
-        self._count.text = t("{count} pictures and clips", count=count)
+        self._count.text = counted(t, count)
         self._draw_problems(found)
         self._draw_page()
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from fastapi import Request
 from nicegui import run, ui
 
-from plafond.web.pages.frame import frame, heading
+from plafond.web.pages.frame import counted, frame, heading
 from plafond.web.pages.hints import told
 from plafond.web.site import Site
 from plafond.web.words import N_, Words
@@ -33,7 +33,7 @@ def add(site: Site) -> None:
                         else:
                             ui.icon("image").classes("nothing")
                         ui.label(name).classes("name")
-                        ui.label(t("{count} pictures and clips", count=count)).classes("soft")
+                        ui.label(counted(t, count)).classes("soft")
 
 
 def _found(site: Site) -> list[tuple[str, int, str | None]]:

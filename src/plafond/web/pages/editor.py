@@ -23,16 +23,20 @@ class Editor:
     def __init__(self, t: Words, draft: Draft, changed: Callable[[], None]):
         self._t, self._draft, self._changed = t, draft, changed
         self._quiet = False
-        heading(t("Job file"))
-        self._message = ui.label().classes("error").props("role=alert data-test=text-error")
-        self._editor = ui.codemirror(draft.text, indent="  ", on_change=self._typed).classes("job-text")
-        self._editor.props("data-test=text")
+        self._box = ui.element("section").classes("card advanced").props(f'aria-label="{t("Job file")}"')
+        self._editor: ui.codemirror | None = None
         self._timer: ui.timer | None = None
-        self.speak(draft.suffix)
 
-    def speak(self, suffix: str) -> None:
-        """Colour the text as YAML or as JSON."""
-        self._editor.language = "JSON" if suffix.startswith(".json") else "YAML"
+    def show(self) -> None:
+        """Draw it when it is wanted for the first time: the browser takes a while to load it."""
+        if self._editor is not None:
+            return
+        with self._box:
+            heading(self._t("Job file"))
+            self._message = ui.label().classes("error").props("role=alert data-test=text-error")
+            self._editor = ui.codemirror(self._draft.text, indent="  ", on_change=self._typed)
+            self._editor.classes("job-text").props("data-test=text")
+        self.update()
 
     def update(self, *, also_text: bool = True) -> None:
         """Show the job's text and what is wrong with it.
@@ -40,6 +44,9 @@ class Editor:
         Args:
             also_text: False leaves the text alone that somebody is typing.
         """
+        if self._editor is None:
+            return
+        self._editor.language = "JSON" if self._draft.suffix.startswith(".json") else "YAML"
         if also_text and self._editor.value != self._draft.text:
             self._quiet = True
             self._editor.value = self._draft.text
@@ -63,6 +70,6 @@ class Editor:
         self._timer = ui.timer(0.25, self._take, once=True)
 
     def _take(self) -> None:
-        if self._editor.value != self._draft.text:
+        if self._editor is not None and self._editor.value != self._draft.text:
             self._draft.write(self._editor.value or "")
             self._changed()

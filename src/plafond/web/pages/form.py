@@ -98,8 +98,7 @@ class Form:
                             self._draw_panel(panel)
                 self._draw_panel(TRAINING)
                 self._lists = Lists(t, self.site, self.draft, self._entered, self.changed)
-            with ui.element("section").classes("card advanced").props(f'aria-label="{t("Job file")}"'):
-                self._editor = Editor(t, self.draft, lambda: self.changed(editor=False))
+            self._editor = Editor(t, self.draft, lambda: self.changed(editor=False))
             with ui.element("div").classes("aside"):
                 self._forecast = Forecast(
                     self.site, t, self.draft, lambda: self._placing.where, folder, self._apply, self._rewrite
@@ -140,6 +139,7 @@ class Form:
         self._inputs.append(Input(self.t, field, self.draft, self._entered))
 
     def _show_advanced(self, event: events.ValueChangeEventArguments[bool | None]) -> None:
+        self._editor.show()
         self._box.classes(add="with-text") if event.value else self._box.classes(remove="with-text")
 
     # ------------------------------------------------------------------------------------------------ editing
@@ -235,7 +235,6 @@ class Form:
         if problem is not None and problem.key == "training_folder" and self.entry is None:
             with told(self.t):
                 self.draft.set("training_folder", "output")
-        self._editor.speak(self.draft.suffix)
         self.changed()
         ui.notify(self.t("{name} is imported.", name=event.file.name))
 

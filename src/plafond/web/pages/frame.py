@@ -135,3 +135,8 @@ def heading(text: str, tag: str = "h2") -> ui.html:
 def chip(t: Words, state: str) -> ui.label:
     """A job's state in colour."""
     return ui.label(t(STATES[state])).classes(f"chip {state}").props(f"data-test=state-{state}")
+
+
+def counted(t: Words, count: int) -> str:
+    """How many pictures and clips there are."""
+    return t("1 picture or clip") if count == 1 else t("{count} pictures and clips", count=count)
