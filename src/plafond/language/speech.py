@@ -80,7 +80,7 @@ def speaker(language: str) -> Speak:
             case _:
                 return str(value)
 
-    def worded(text: str, **values: str) -> str:
+    def worded(text: str, /, **values: str) -> str:
         return known.get(text, text).format(**values)
 
     return speak

@@ -31,7 +31,7 @@ class Words:
         self.language = language
         self._known = catalogue(language, "plafond.web")
 
-    def __call__(self, sentence: str, **values: object) -> str:
+    def __call__(self, sentence: str, /, **values: object) -> str:
         """A sentence with its values in place."""
         text = self._known.get(sentence, sentence)
         return text.format(**values) if values else text
