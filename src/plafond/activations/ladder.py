@@ -100,6 +100,11 @@ def _between(at: Callable[[float], Choice], lean: Choice, rich: Choice, least: f
     return [*_between(at, lean, middle, least), middle, *_between(at, middle, rich, least)]
 
 
+def leanest(balance: float) -> ActivationPlan:
+    """The lowest rung of every ladder, whose other rungs are not known yet."""
+    return ActivationPlan(name="leanest", default=Level(kind="selective", price=CHEAPEST, balance=balance))
+
+
 class Ladder:
     """Plans from the leanest (0) to the fastest.
 

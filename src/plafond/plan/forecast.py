@@ -17,7 +17,7 @@ from plafond.memory.calibration import processor, rates_for
 from plafond.memory.collector import paused
 from plafond.memory.expandable import run_mode
 from plafond.memory.gpus import Ceiling
-from plafond.memory.trace import MICROS
+from plafond.memory.trace import MICROS, Trace
 from plafond.plan.shapes import Shapes, shapes_of
 from plafond.plan.solve import fastest
 from plafond.plan.summaries import Summary, kept_json, remembered, summarise
@@ -237,10 +237,14 @@ class Forecaster:
         batch: int,
         item: SampleItem | None,
         plan: ActivationPlan | None,
+        play: Callable[[], Trace] | None = None,
     ) -> Summary:
-        def find() -> Summary:
+        def rehearse() -> Trace:
             self._rehearsal.activations = Activations(default=plan or RECOMPUTE_ALL)
-            return summarise(self._rehearsal.phase(name, bucket, batch, item), mode=self._mode)
+            return self._rehearsal.phase(name, bucket, batch, item)
+
+        def find() -> Summary:
+            return summarise((play or rehearse)(), mode=self._mode)
 
         levels = plan and {"default": asdict(plan.default), "groups": _plain(plan)}
         return remembered({**self._key(name, bucket, batch, item), "levels": levels}, find)
@@ -253,18 +257,19 @@ class Forecaster:
         """The plans between recomputing everything and nothing on one bucket."""
 
         def find() -> dict[str, Any]:
-            from plafond.activations.ladder import curve_of
+            from plafond.activations.ladder import curve_of, leanest
 
-            self._rehearsal.activations = Activations(default=RECOMPUTE_ALL)
-            self._rehearsal.train(bucket, batch)
-            return {
-                group: curve_of(menu, self.balance).as_json() for group, menu in self._rehearsal.menus.items()
-            }
+            self._rehearsal.activations = Activations(default=leanest(self.balance))
+            trace = self._rehearsal.train(bucket, batch)
+            curves = {group: curve_of(menu, self.balance) for group, menu in self._rehearsal.menus.items()}
+            self._summary("train", bucket, batch, None, Ladder(curves, depths).plan(0), lambda: trace)
+            return {group: curve.as_json() for group, curve in curves.items()}
 
+        config = self.source.config("transformer")
+        depths = {group: int(config[name]) for group, name in self.family.depth.items()}
         key = {**self._key("ladder", bucket, batch, None), "balance": self.balance}
         curves = kept_json(key, find, lambda kept: {name: Curve.from_json(one) for name, one in kept.items()})
-        config = self.source.config("transformer")
-        return Ladder(curves, {group: int(config[name]) for group, name in self.family.depth.items()})
+        return Ladder(curves, depths)
 
     def rung_bytes(self, ladder: Ladder, rung: int, bucket: Bucket, batch: int) -> int:
         """Device bytes of training under one plan of a ladder."""
