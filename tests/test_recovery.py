@@ -17,6 +17,7 @@ import plafond
 from conftest import JobMaker
 from plafond.memory.residence import counting
 from plafond.memory.virtual import VirtualGpu
+from plafond.training.loop import Run
 from plafond.training.recovery import FILE
 from plafond.training.run_folder import RunFolder
 from plafond.training.transaction import Transaction
@@ -146,6 +147,28 @@ def test_a_shrinking_ceiling_makes_the_run_leaner_and_it_remembers(make_job: Job
     log = folder.log.read_text().count("out of memory")
     run(job, again, "train.steps=8", fresh=False)
     assert folder.log.read_text().count("out of memory") == log
+
+
+def test_what_others_take_is_seen_before_it_fails(
+    make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = {"steps": 6, "gradient_checkpointing": False}
+    reference = run(make_job("reference", train=train), None)
+    job = make_job("watched", train=train)
+    record = Run._record
+
+    def shrinking(self: Run, *arguments: Any) -> None:
+        record(self, *arguments)
+        if self.progress.step == 3 and self.gauge.gpu is not None:
+            self.gauge.gpu.ceiling = self.latest["64x64"] - 1
+
+    monkeypatch.setattr(Run, "_record", shrinking)
+    plafond.train(plafond.load_job(job), device="cpu", fresh=True, ceiling=2**30)
+    folder = folder_of(job)
+    text = folder.log.read_text()
+    assert "are left for this run, and 64x64 takes" in text and "now keep: attention" in text
+    assert "out of memory" not in text
+    same(reference, folder)
 
 
 def test_batches_are_split_when_no_plan_is_lean_enough(make_job: JobMaker) -> None:

@@ -40,6 +40,19 @@ class Gauge:
         """Whether anybody counts, and so may refuse an allocation."""
         return self.gpu is not None or self.device.type == "cuda"
 
+    def room(self) -> int | None:
+        """Bytes that this process may have in all, as things are now; None where nobody counts.
+
+        On a GPU less is left of it when another process takes more.
+        """
+        if self.gpu is not None:
+            return self.gpu.ceiling
+        if self.device.type != "cuda":
+            return None
+        free, total = torch.cuda.mem_get_info(self.device)
+        limit = int(torch.cuda.get_per_process_memory_fraction(self.device) * total)
+        return min(limit, free + torch.cuda.memory_reserved(self.device))
+
     def read(self) -> int | None:
         """The peak, which then starts anew."""
         if self.gpu is not None:

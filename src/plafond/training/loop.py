@@ -102,6 +102,7 @@ class Run:
     gauge: Gauge
     progress: Progress = field(default_factory=Progress)
     peaks: dict[str, int] = field(default_factory=dict)
+    latest: dict[str, int] = field(default_factory=dict)
     loads: int = 0
 
     def go(self) -> Result:
@@ -245,6 +246,7 @@ class Run:
         peak = self.gauge.read()
         if peak is not None:
             self.peaks[bucket] = max(peak, self.peaks.get(bucket, 0))
+            self.latest[bucket] = peak
         row: dict[str, Any] = {
             "step": self.progress.step,
             "loss": outcome.loss,

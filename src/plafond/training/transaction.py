@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from plafond.memory.gpus import gib
 from plafond.memory.residence import enter
 from plafond.training.optim import make_optimizer, make_schedule
 from plafond.training.recovery import Leaner, attempt
@@ -63,6 +64,7 @@ class Transaction:
 
     def _gradients(self) -> tuple[list[MicroBatch], Outcome]:
         run, step = self.run, self.run.progress.step + 1
+        self._watch(step)
         run.gauge.read()  # what came before does not count; text that is encoded now does
         micros = run.feed.micros(step)
         with self._naming_the_place(f"at step {step}, on", micros[0]):
@@ -98,6 +100,21 @@ class Transaction:
         run.optimizer.zero_grad(set_to_none=True)
 
     # ------------------------------------------------------------------------------------------------ leaner ways
+
+    def _watch(self, step: int) -> None:
+        """Train the next batches in a leaner way if others have taken so much that they would not fit any more."""
+        run = self.run
+        room = run.gauge.room() if run.budget.recover else None
+        for batch in run.feed.batches(step)[1] if room is not None else ():
+            bucket = str(batch.bucket)
+            taken = run.latest.get(bucket)
+            if room is None or taken is None or taken <= room:
+                continue
+            change = self.lean.step([batch])
+            if change is None:
+                continue  # it will be tried, and the transaction decides
+            del run.latest[bucket]
+            self._take(f"only {gib(room)} are left for this run, and {bucket} takes {gib(taken)}: {change}")
 
     def _lean_step(self, message: str) -> bool:
         run, step = self.run, self.run.progress.step + 1
