@@ -32,6 +32,7 @@ NOT_YET = (
     NoSuchElementException,
     StaleElementReferenceException,
 )
+EDITOR = "document.querySelector('.cm-content').cmView.view"
 
 
 @contextmanager
@@ -174,6 +175,17 @@ class Page:
         except (*NOT_YET, StopIteration):
             self.until(taken)
         self.until(lambda: not self.browser.find_elements(By.CSS_SELECTOR, ".q-menu .q-item"))
+
+    def job_text(self) -> str:
+        """What the editor of the job file holds."""
+        self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, ".cm-content"))
+        return str(self.script(f"return {EDITOR}.state.doc.toString()"))
+
+    def edit_text(self, old: str, new: str) -> None:
+        """Replace a piece of the job file, as if it were typed."""
+        at = self.job_text().index(old)
+        change = {"from": at, "to": at + len(old), "insert": new}
+        self.script(f"{EDITOR}.dispatch({{changes: arguments[0], scrollIntoView: true}})", change)
 
     def problems(self) -> list[str]:
         """What the browser has complained about."""

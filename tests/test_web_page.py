@@ -97,7 +97,7 @@ def test_from_the_form_to_the_lora(page: Page, home: Path) -> None:
     page.choose("train.gradient_checkpointing", "Off")
     # a ceiling between what it takes with and without checkpointing
     page.click("show-advanced")
-    text = str(page.script("return document.querySelector('.cm-content').cmView.view.state.doc.toString()"))
+    text = page.job_text()
     page.click("show-advanced")
     job = job_of(text, Path("demo.yaml"))
     assert job.processes[0].train.gradient_checkpointing is False and job.processes[0].network is not None
@@ -173,21 +173,14 @@ def test_text_and_form_say_the_same(page: Page) -> None:
     page.open("/jobs/1/edit")
     page.get("name")
     page.click("show-advanced")
-    editor = page.until(lambda: page.browser.find_element(By.CSS_SELECTOR, ".cm-content"))
-    read = "return document.querySelector('.cm-content').cmView.view.state.doc.toString()"
-    replace = (
-        "const view = document.querySelector('.cm-content').cmView.view;"
-        "const text = view.state.doc.toString(), at = text.indexOf(arguments[0]);"
-        "view.dispatch({changes: {from: at, to: at + arguments[0].length, insert: arguments[1]}})"
-    )
-    page.script(replace, "batch_size: 4", "batch_size: 3  # by hand")
-    page.script(replace, f" steps: {STEPS}", " steps: many")
+    page.edit_text("batch_size: 4", "batch_size: 3  # by hand")
+    page.edit_text(f" steps: {STEPS}", " steps: many")
     assert "train.steps: expected a whole number" in page.text("text-error")
     bad = page.until(lambda: page.browser.find_element(By.CSS_SELECTOR, ".bad-line"))
-    assert "steps: many" in bad.text and editor.is_displayed()
-    line = str(page.script(read)).splitlines().index(next(one for one in bad.text.splitlines())) + 1
+    assert "steps: many" in bad.text
+    line = page.job_text().splitlines().index(next(one for one in bad.text.splitlines())) + 1
     assert page.text("text-error").startswith(f"line {line}:")
-    page.script(replace, "steps: many", "steps: 200")
+    page.edit_text("steps: many", "steps: 200")
     page.until(lambda: not page.browser.find_elements(By.CSS_SELECTOR, ".bad-line"))
     page.click("show-advanced")
     assert page.value("train.batch_size") == "3" and page.value("train.steps") == "200"
@@ -198,13 +191,13 @@ def test_text_and_form_say_the_same(page: Page) -> None:
     )
     page.type("train.steps", "250")
     page.choose("arch", "Z-Image-Turbo")
-    page.until(lambda: "timestep_type: weighted" in page.script(read))
+    page.until(lambda: "timestep_type: weighted" in page.job_text())
     page.click("add-prompt")
     page.until(lambda: page.all("sample.samples.3"))
     page.type("sample.samples.3", "a prompt: with a colon")
     page.click("show-advanced")
-    page.until(lambda: "a prompt: with a colon" in page.script(read))
-    text = str(page.script(read))
+    page.until(lambda: "a prompt: with a colon" in page.job_text())
+    text = page.job_text()
     assert "batch_size: 5  # by hand" in text and "steps: 250" in text
     process = job_of(text, Path("job.yaml")).processes[0]
     assert (process.model.arch, process.train.timestep_type) == ("zimage", "weighted")

@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from PIL import Image
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 import plafond
@@ -29,8 +30,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TINY_FLUX = Path(plafond.__file__).parent / "assets" / "tiny-flux"
 WIDE, PHONE = (1440, 1000), (390, 900)
-COLOURS = 128
+COLOURS = 256
 """Of a picture that is kept: enough for a page, and half of the bytes."""
+
+SIZES = ((1400, 1050), (1200, 1200), (1024, 1536))
+"""Of the photographs that a full-size model is planned for."""
 
 
 def main() -> None:
@@ -51,6 +55,11 @@ def fill(home: Path) -> None:
     for source in ("photos", "regularisation"):
         target = home / "datasets" / {"photos": "chelsea"}.get(source, source)
         shutil.copytree(ROOT / "examples" / source, target, ignore=shutil.ignore_patterns("_*", "*.md"))
+    large = home / "datasets" / "a large cat"
+    large.mkdir()
+    for number, size in enumerate(SIZES):
+        with Image.open(sorted((home / "datasets" / "chelsea").glob("*.jpg"))[number]) as image:
+            image.resize(size).save(large / f"{number}.jpg")
 
 
 def demo_text(name: str, steps: int, *, checkpointing: str = "true") -> str:
@@ -81,7 +90,7 @@ def train(page: Page) -> dict[str, int]:
     """Two runs and one that is refused; the last one is still running when the pictures are taken."""
     numbers = {}
     for name, steps, vram, checkpointing, force in (
-        ("chelsea", 320, "75MB", "true", False),
+        ("chelsea", 600, "75MB", "true", False),
         ("chelsea-recovers", 60, "75MB", "false", True),
         ("chelsea-too-large", 60, "64MB", "false", False),
         ("chelsea-again", 4000, "75MB", "true", False),
@@ -95,15 +104,28 @@ def train(page: Page) -> dict[str, int]:
             "failed",
         ):
             time.sleep(1)
-    call(page, "/api/jobs", {"text": demo_text("next-idea", 800), "device": "cpu", "vram": "75MB"})
+    for name in ("next-idea", "the-one-after"):
+        job = call(page, "/api/jobs", {"text": demo_text(name, 800), "device": "cpu", "vram": "75MB"})
+        call(page, f"/api/jobs/{job['id']}/start", {})
     while call(page, f"/api/jobs/{numbers['chelsea-again']}")["step"] < 5:
         time.sleep(1)
     return numbers
 
 
+def wait(page: Page, number: int, wanted: str) -> None:
+    """Wait until a job is over, which has to be as it is meant to be."""
+    while (job := call(page, f"/api/jobs/{number}"))["state"] not in ("done", "failed"):
+        time.sleep(1)
+    if job["state"] != wanted:
+        raise SystemExit(f"{job['name']} is {job['state']}: {job['message']}")
+
+
 def keep(page: Page, name: str) -> None:
     """Save what the window shows."""
     page.script("document.activeElement?.blur()")
+    ActionChains(page.browser).move_to_element(
+        page.browser.find_element(By.CSS_SELECTOR, ".brand, body")
+    ).perform()
     time.sleep(0.8)
     path = HERE / f"{name}.png"
     page.browser.save_screenshot(str(path))
@@ -159,11 +181,7 @@ def form(page: Page) -> None:
     page.until(lambda: len(page.browser.find_elements(By.CSS_SELECTOR, "button.remedy")) >= 4, patience=900)
     keep(page, "forecast")
     page.click("show-advanced")
-    page.script(
-        "const view = document.querySelector('.cm-content').cmView.view;"
-        "const text = view.state.doc.toString(), at = text.indexOf('batch_size: 1');"
-        "view.dispatch({changes: {from: at, to: at + 13, insert: 'batch_size: one'}, scrollIntoView: true})"
-    )
+    page.edit_text("batch_size: 1", "batch_size: one")
     page.until(lambda: page.text("text-error"))
     page.script("document.querySelector('.bad-line').scrollIntoView({block: 'center'})")
     keep(page, "advanced")

@@ -137,7 +137,11 @@ class MemoryChart:
             {
                 "xAxis": max(step, rows[0]["step"]),
                 "lineStyle": {"color": WRONG},
-                "label": {"formatter": t("out of memory, recovered"), "color": WRONG},
+                "label": {
+                    "formatter": t("out of memory, recovered"),
+                    "color": WRONG,
+                    "position": "insideEndBottom",
+                },
             }
             for step in recovered
         ]
@@ -151,7 +155,8 @@ class MemoryChart:
         options["yAxis"]["max"] = round(1.08 * max([*peaks, self._ceiling or 0]) / unit, 2)
         options["series"] = [predicted, measured]
         self._chart.update()
-        self._note.text = self._error(rows)
+        # what was predicted is what was planned, not the leaner way that was found
+        self._note.text = "" if recovered else self._error(rows)
 
     def _error(self, rows: list[dict[str, Any]]) -> str:
         """By how much the prediction was wrong, for the fullest batch of each bucket: it is what is predicted."""

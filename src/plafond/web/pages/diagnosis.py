@@ -41,7 +41,7 @@ async def draw_diagnosis(site: Site, t: Words, entry: Entry) -> None:
 
 
 def _draw_remedy(site: Site, t: Words, entry: Entry, remedy: dict[str, Any]) -> None:
-    with ui.element("div").classes("between item"):
+    with ui.element("div").classes("between boxed"):
         with ui.element("div"):
             ui.label(t(REMEDIES[remedy["id"]]) if remedy["id"] in REMEDIES else remedy["why"]).classes("name")
             if remedy["id"] in REMEDIES:

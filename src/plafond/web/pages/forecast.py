@@ -287,33 +287,54 @@ class Forecast:
 
 
 def bars(t: Words, plan: dict[str, Any], *, limited: bool) -> str:
-    """A bar per phase and bucket, as HTML: what it takes, by kind, up to the ceiling and beyond."""
+    """A bar per phase and bucket, as HTML: what it takes, by kind, up to the ceiling and beyond.
+
+    Of several buckets of a phase the fullest is shown; the others are, too, where they do not fit, or when asked for.
+    """
     phases = plan["phases"]
     ceiling = plan["ceiling_bytes"] if limited else 0
     scale = max(ceiling, *(phase["device_bytes"] for phase in phases), 1)
-    rows = []
+    fullest: dict[str, int] = {}
     for phase in phases:
-        name = escape(t(PHASES[phase["phase"]]))
-        bucket = escape(phase["bucket"] or "")
-        if phase["phase"] == "train" and phase["batch"] > 1:
-            bucket += f" ×{phase['batch']}"
-        over = limited and not phase["fits"]
-        parts, rest = "", phase["device_bytes"]
-        for css, label, keys in KINDS:
-            size = min(rest, sum(phase[key] for key in keys))
-            rest -= size
-            parts += _part(css, size / scale, f"{t(label)}: {t.size(size)}")
-        parts += _part("other", rest / scale, f"{t('context and fragments')}: {t.size(rest)}")
-        mark = f'<u style="left:{100 * ceiling / scale:.2f}%"></u>' if limited else ""
-        size = escape(t.size(phase["device_bytes"]))
-        said = f" · {escape(t('does not fit'))}" if over else ""
-        rows.append(
-            f'<tr class="{"over" if over else ""}"><th scope="row">{name}<small>{bucket}</small></th>'
-            f'<td><div class="bar">{parts}{mark}</div></td>'
-            f'<td class="size">{size}<span class="sr">{said}</span></td></tr>'
-        )
+        fullest[phase["phase"]] = max(fullest.get(phase["phase"], 0), phase["device_bytes"])
+    rows, minor, seen = [], 0, set()
+    for phase in phases:
+        name = phase["phase"]
+        is_minor = name in seen or phase["device_bytes"] < fullest[name]
+        if not is_minor:
+            seen.add(name)
+        minor += is_minor
+        rows.append(_row(t, phase, scale=scale, ceiling=ceiling, minor=is_minor))
     head = f'<caption class="sr">{escape(t("Memory of each phase"))}</caption>'
-    return f'<table class="phases">{head}<tbody>{"".join(rows)}</tbody></table>'
+    table = f'<table class="phases">{head}<tbody>{"".join(rows)}</tbody></table>'
+    if minor:
+        table += (
+            '<button type="button" class="more" onclick="this.previousElementSibling.classList.toggle(\'all\')">'
+            f"{escape(t('{count} smaller buckets', count=minor))}</button>"
+        )
+    return table
+
+
+def _row(t: Words, phase: dict[str, Any], *, scale: int, ceiling: int, minor: bool) -> str:
+    name = escape(t(PHASES[phase["phase"]]))
+    bucket = escape(phase["bucket"] or "")
+    if phase["phase"] == "train" and phase["batch"] > 1:
+        bucket += f" ×{phase['batch']}"
+    over = bool(ceiling) and not phase["fits"]
+    parts, rest = "", phase["device_bytes"]
+    for css, label, keys in KINDS:
+        size = min(rest, sum(phase[key] for key in keys))
+        rest -= size
+        parts += _part(css, size / scale, f"{t(label)}: {t.size(size)}")
+    parts += _part("other", rest / scale, f"{t('context and fragments')}: {t.size(rest)}")
+    mark = f'<u style="left:{100 * ceiling / scale:.2f}%"></u>' if ceiling else ""
+    said = f" · {escape(t('does not fit'))}" if over else ""
+    classes = " ".join(word for word, holds in (("over", over), ("minor", minor and not over)) if holds)
+    return (
+        f'<tr class="{classes}"><th scope="row">{name}<small>{bucket}</small></th>'
+        f'<td><div class="bar">{parts}{mark}</div></td>'
+        f'<td class="size">{escape(t.size(phase["device_bytes"]))}<span class="sr">{said}</span></td></tr>'
+    )
 
 
 def _part(css: str, share: float, label: str) -> str:

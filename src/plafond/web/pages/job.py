@@ -30,6 +30,9 @@ from plafond.web.words import N_, Words
 
 REFRESH_SECONDS = 1.5
 
+LONG_MESSAGE = 4
+"""Lines of a message that is not shown at once."""
+
 
 def add(site: Site) -> None:
     """The route ``/jobs/{number}``."""
@@ -149,10 +152,17 @@ class View:
         self._notes.clear()
         with self._notes:
             if entry.message and entry.state == FAILED:
-                ui.label(entry.message).classes("card error message")
+                self._draw_message(entry.message)
             if entry.state == FAILED:
                 background_tasks.create(self._diagnose())
             self._draw_experiments()
+
+    def _draw_message(self, message: str) -> None:
+        if message.count("\n") < LONG_MESSAGE:
+            ui.label(message).classes("card error message")
+            return
+        with ui.expansion(self.t("What the run said")).classes("card fold"):
+            ui.label(message).classes("message")
 
     async def _diagnose(self) -> None:
         with self._notes:

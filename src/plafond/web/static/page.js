@@ -45,7 +45,7 @@ function plafondCompare(button) {
     make("label", {}, [texts.with + " ", second]),
     close,
   ]);
-  dialog.append(make("p", { textContent: samples[0].prompt }), stage, slider, bar);
+  dialog.append(make("p", { textContent: samples[0].prompt }), make("div", { className: "fit-stage" }, [stage, slider]), bar);
   dialog.addEventListener("close", () => dialog.remove());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   dialog.addEventListener("keydown", (event) => {
