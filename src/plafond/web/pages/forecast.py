@@ -289,7 +289,7 @@ class Forecast:
 def bars(t: Words, plan: dict[str, Any], *, limited: bool) -> str:
     """A bar per phase and bucket, as HTML: what it takes, by kind, up to the ceiling and beyond.
 
-    Of several buckets of a phase the fullest is shown; the others are, too, where they do not fit, or when asked for.
+    Of several buckets of a phase the fullest is shown, the others when they are asked for.
     """
     phases = plan["phases"]
     ceiling = plan["ceiling_bytes"] if limited else 0
@@ -329,7 +329,7 @@ def _row(t: Words, phase: dict[str, Any], *, scale: int, ceiling: int, minor: bo
     parts += _part("other", rest / scale, f"{t('context and fragments')}: {t.size(rest)}")
     mark = f'<u style="left:{100 * ceiling / scale:.2f}%"></u>' if ceiling else ""
     said = f" · {escape(t('does not fit'))}" if over else ""
-    classes = " ".join(word for word, holds in (("over", over), ("minor", minor and not over)) if holds)
+    classes = " ".join(word for word, holds in (("over", over), ("minor", minor)) if holds)
     return (
         f'<tr class="{classes}"><th scope="row">{name}<small>{bucket}</small></th>'
         f'<td><div class="bar">{parts}{mark}</div></td>'

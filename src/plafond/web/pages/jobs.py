@@ -8,6 +8,7 @@ from fastapi import Request
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
+from plafond.errors import DoesNotFitError
 from plafond.jobs import queue
 from plafond.jobs.progress import step_of
 from plafond.jobs.store import Entry
@@ -19,6 +20,7 @@ from plafond.web.words import N_, Words
 
 REFRESH_SECONDS = 3.0
 ROWS = 25
+DOES_NOT_FIT = DoesNotFitError.exit_code
 
 CELL = """
 <q-td :props="props">
@@ -119,11 +121,13 @@ def _row(entry: Entry) -> dict[str, Any]:
         "progress": f"{step} / {entry.steps}" if entry.steps else "",
         "place": " · ".join(part for part in (entry.device, entry.gpu or entry.vram) if part),
         "message": entry.message.splitlines()[0] if entry.message else "",
+        "code": entry.code,
     }
 
 
 def _said(t: Words, row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "said": t(STATES[row["state"]])}
+    message = t("The plan said that it does not fit.") if row["code"] == DOES_NOT_FIT else row["message"]
+    return {**row, "said": t(STATES[row["state"]]), "message": message}
 
 
 def _act(site: Site, t: Words, action: str, number: int) -> None:
