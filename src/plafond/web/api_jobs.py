@@ -103,6 +103,11 @@ def router(site: Site) -> APIRouter:
         act = queue.kill if body is not None and body.now else queue.stop
         return JobInfo.of(act(store, store.job(number)))
 
+    @api.post("/jobs/{number}/front", tags=["jobs"])
+    def put_in_front(number: Number) -> JobInfo:
+        """Put a job that waits in front of the others."""
+        return JobInfo.of(queue.to_front(store, store.job(number)))
+
     @api.post("/jobs/{number}/clone", status_code=201, tags=["jobs"])
     def clone_job(number: Number) -> JobDetail:
         """The same job under a free name."""

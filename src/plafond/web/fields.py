@@ -370,6 +370,7 @@ DATASET = Panel(
         Field(key="num_frames", label=N_("Num Frames"), kind="whole", shown=has_frames),
         Field(key="fps", label=N_("FPS"), kind="whole", shown=has_frames),
         Field(key="auto_frame_count", label=N_("Auto Frame Count"), kind="flag", shown=has_frames),
+        Field(key="do_i2v", label=N_("Do I2V"), kind="flag", shown=has_frames),
         Field(key="cache_latents_to_disk", label=N_("Cache Latents"), kind="flag"),
         Field(key="is_reg", label=N_("Is Regularization"), kind="flag"),
         Field(key="flip_x", label=N_("Flip X"), kind="flag"),

@@ -63,4 +63,5 @@ def choose(draft: Draft, repo: str) -> None:
         for place in keys:
             now = draft.value(place)
             if now != value and now == before[key]:
-                draft.set(place, value)
+                write = draft.replace if isinstance(value, dict) else draft.set
+                write(place, value)

@@ -12,7 +12,7 @@ from plafond.web.datasets import Listed
 from plafond.web.guard import session_of
 from plafond.web.pages.buckets import Buckets
 from plafond.web.pages.frame import counted, frame, heading
-from plafond.web.pages.hints import told
+from plafond.web.pages.hints import drawn, told
 from plafond.web.pages.uploader import draw_uploader
 from plafond.web.site import Site
 from plafond.web.words import Words
@@ -41,7 +41,7 @@ def add(site: Site) -> None:
 
     @ui.page("/datasets/{name}")
     async def dataset(request: Request, name: str) -> None:
-        with frame(site, request, name, at="/datasets") as t, told(t):
+        with frame(site, request, name, at="/datasets") as t, drawn(t):
             secret = session_of(request.headers)
             csrf = site.sessions.csrf(secret) if secret is not None and site.sessions.knows(secret) else ""
             await View(site, t, name, csrf).draw()

@@ -20,7 +20,7 @@ from plafond.web.fields import MODEL, PANELS, TRAINING, TRIGGER, Panel
 from plafond.web.pages.editor import Editor
 from plafond.web.pages.forecast import Forecast
 from plafond.web.pages.frame import frame, heading
-from plafond.web.pages.hints import told
+from plafond.web.pages.hints import drawn, told
 from plafond.web.pages.inputs import Input
 from plafond.web.pages.lists import Lists
 from plafond.web.pages.placing import Placing
@@ -40,7 +40,7 @@ def add(site: Site) -> None:
 
     @ui.page("/jobs/{number}/edit")
     def edit(request: Request, number: int) -> None:
-        with frame(site, request, N_("Edit job"), at="/jobs") as t, told(t):
+        with frame(site, request, N_("Edit job"), at="/jobs") as t, drawn(t):
             Form(site, t, site.store.job(number))
 
 

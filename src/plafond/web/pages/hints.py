@@ -19,3 +19,14 @@ def told(t: Words) -> Iterator[None]:
         yield
     except (PlafondError, EditError) as error:
         ui.notify(str(error), type="negative", multi_line=True, timeout=10_000, close_button=t("Close"))
+
+
+@contextmanager
+def drawn(t: Words) -> Iterator[None]:
+    """Draw such an error where the view would have been: of a job that is gone, for instance."""
+    try:
+        yield
+    except (PlafondError, EditError) as error:
+        with ui.element("section").classes("card empty"):
+            ui.label(str(error)).classes("error message").props("role=alert data-test=refusal")
+            ui.link(t("Dashboard"), "/")

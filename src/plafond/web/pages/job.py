@@ -21,7 +21,7 @@ from plafond.web.pages.charts import LossChart, MemoryChart
 from plafond.web.pages.diagnosis import draw_diagnosis
 from plafond.web.pages.experiment import draw_report
 from plafond.web.pages.frame import chip, frame, heading
-from plafond.web.pages.hints import told
+from plafond.web.pages.hints import drawn, told
 from plafond.web.pages.jobs import confirm_delete
 from plafond.web.pages.previews import Previews
 from plafond.web.pages.starting import start
@@ -39,7 +39,7 @@ def add(site: Site) -> None:
 
     @ui.page("/jobs/{number}")
     async def job(request: Request, number: int) -> None:
-        with frame(site, request, N_("Job"), at="/jobs") as t, told(t):
+        with frame(site, request, N_("Job"), at="/jobs") as t, drawn(t):
             await View(site, t, site.store.job(number)).draw()
 
 
@@ -56,7 +56,6 @@ class View:
         self.site, self.t, self.entry = site, t, entry
         self._curves = Curves(runs.folder_of(entry))
         self._log_offset = 0
-        self._recovered: list[int] = []
         self._files: list[runs.Listed] | None = None
         self._drawn_state = ""
 
@@ -131,15 +130,24 @@ class View:
         self._update_log()
         if entry.kind == GC_TEST:
             return
-        if await run.io_bound(self._curves.read) or self._files is None:
-            self._recovered = recovered_steps(runs.whole_log(self.site.home.run(entry.id), entry))
+        found = await run.io_bound(self._look)
+        if found is None:
+            return
+        changed, recovered, samples, files = found
+        if changed or self._files is None:
             self._loss.update()
-            self._memory.update(self._recovered)
-        self._previews.update(runs.samples(entry))
-        files = runs.files(entry)
+            self._memory.update(recovered)
+        self._previews.update(samples)
         if files != self._files:
             self._files = files
             self._draw_files(files)
+
+    def _look(self) -> tuple[bool, list[int], list[runs.Sample], list[runs.Listed]]:
+        """What the run has written; in a thread, since it may be a lot."""
+        entry = self.entry
+        changed = self._curves.read()
+        log = runs.whole_log(self.site.home.run(entry.id), entry) if changed or self._files is None else ""
+        return changed, recovered_steps(log), runs.samples(entry), runs.files(entry)
 
     def _draw_state(self) -> None:
         t, entry = self.t, self.entry
