@@ -45,6 +45,17 @@ class TestWan22(FamilyChecks):
     def load_lora(self, pipeline: Any, files: tuple[Path, ...]) -> None:
         micro_wan.load_both(pipeline, files)
 
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            ("train.gradient_checkpointing=false", "train.cache_text_embeddings=false", "train.dtype=bf16"),
+            ("train.gradient_checkpointing=true", "train.disable_sampling=false"),
+        ],
+        ids=lambda overrides: overrides[0],
+    )
+    def test_the_plan_is_exact(self, job: Callable[..., Path], overrides: tuple[str, ...]) -> None:
+        self.check_plan(job, overrides)
+
     # ------------------------------------------------------------------------------------------------ turns
 
     def test_experts_take_turns(self, job: Callable[..., Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor, nn
 
     from plafond.families._contract import TextEmbedding
@@ -60,6 +61,41 @@ def native_table(transformer: nn.Module) -> list[Entry]:
             for native, ours in _BLOCK.items()
         ]
     return table
+
+
+def spread(latents: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of a VAE's channels, as (1, C, 1, 1, 1)."""
+    import torch
+
+    mean, deviation = (
+        torch.tensor(values, device=latents.device, dtype=latents.dtype).view(1, -1, 1, 1, 1)
+        for values in (config.latents_mean, config.latents_std)
+    )
+    return mean, deviation
+
+
+def unnormalised(latents: Tensor, config: Any) -> Tensor:
+    """Latents (B, C, frames, h, w) as the VAE decodes them."""
+    mean, deviation = spread(latents, config)
+    return latents * deviation + mean
+
+
+def pictures(clip: Tensor) -> list[Image]:
+    """The frames of a clip (3, frames, H, W) in [-1, 1]."""
+    import torch
+    from PIL import Image as Pillow
+
+    return [
+        Pillow.fromarray(
+            ((frame.float() / 2 + 0.5).clamp(0, 1) * 255)
+            .round()
+            .to(torch.uint8)
+            .permute(1, 2, 0)
+            .cpu()
+            .numpy()
+        )
+        for frame in clip.unbind(1)
+    ]
 
 
 class Attention:

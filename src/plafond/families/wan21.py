@@ -169,15 +169,13 @@ class Wan21(Family):
         """Normalised latents (B, C, frames, h, w)."""
         import torch
 
-        config: Any = vae.config
+        from plafond.families._wan import spread
+
         clip = pixels if pixels.dim() == 5 else pixels.unsqueeze(2)
         with torch.no_grad():
-            latents = vae.encode(clip).latent_dist.mode()  # type: ignore[operator]
-        mean, deviation = (
-            torch.tensor(values, device=latents.device, dtype=latents.dtype).view(1, -1, 1, 1, 1)
-            for values in (config.latents_mean, config.latents_std)
-        )
-        return (latents - mean) / deviation  # type: ignore[no-any-return]
+            latents: Tensor = vae.encode(clip).latent_dist.mode()  # type: ignore[operator]
+        mean, deviation = spread(latents, vae.config)
+        return (latents - mean) / deviation
 
     # ------------------------------------------------------------------------------------------------ transformer
 
@@ -235,12 +233,18 @@ class Wan21(Family):
         return self._draw(pipeline, item, text)
 
     def _draw(self, pipeline: Any, item: SampleItem, text: TextEmbedding, **more: Any) -> Image | list[Image]:
-        """What a pipeline of diffusers draws of the prompts' embeddings."""
+        """What a pipeline of diffusers draws of the prompts' embeddings.
+
+        It decodes the latents here, and turns the frames into pictures one by one: the pipeline itself makes floats
+        of the whole clip first, several times.
+        """
         import torch
+
+        from plafond.families._wan import pictures, unnormalised
 
         pipeline.set_progress_bar_config(disable=True)
         width, height = self._size(item)
-        drawn: list[Image] = pipeline(
+        latents = pipeline(
             **{name: tensor[None] for name, tensor in text.items() if name in PROMPTS},
             **more,
             width=width,
@@ -249,8 +253,11 @@ class Wan21(Family):
             num_inference_steps=item.sample_steps,
             guidance_scale=item.guidance_scale,
             generator=torch.Generator("cpu").manual_seed(item.seed),
-            output_type="pil",
-        ).frames[0]
+            output_type="latent",
+        ).frames
+        vae = pipeline.vae
+        clip = vae.decode(unnormalised(latents.to(vae.dtype), vae.config), return_dict=False)[0]
+        drawn = pictures(clip[0])
         return drawn if len(drawn) > 1 else drawn[0]
 
     def _size(self, item: SampleItem) -> tuple[int, int]:

@@ -37,10 +37,11 @@ def warn_of_frames(process: ProcessConfig, path: KeyPath, source: Source) -> Non
         if data.do_i2v and not family.opens:
             source.warn((*path, "datasets", index, "do_i2v"), f"{arch} is not given first frames")
     if not process.train.disable_sampling and _needs_first(family):
-        for index, item in enumerate(process.sample.samples):
-            if not item.control_images:
-                place = (*path, "sample", "samples", index, "ctrl_img")
-                source.warn(place, f"{arch} draws clips from a first frame; without one it is grey")
+        bare = [index for index, item in enumerate(process.sample.samples) if not item.control_images]
+        if bare:
+            place = (*path, "sample", "samples", bare[0], "ctrl_img")
+            more = f" ({len(bare)} previews have none)" if len(bare) > 1 else ""
+            source.warn(place, f"{arch} draws clips from a first frame; without one it is grey{more}")
 
 
 def _needs_first(family: Family) -> bool:
