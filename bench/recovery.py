@@ -116,6 +116,7 @@ def run(job: Path, settings: dict[str, Any], gpu: VirtualGpu | None) -> RunFolde
     else:
         with counting(gpu):
             plafond.train(loaded, device="cpu", fresh=True)
+            gc.collect()  # what is left is what somebody holds
     return RunFolder(job.parent / "out", "verdict")
 
 

@@ -74,6 +74,7 @@ class Case:
     levels: str = ""
     streamed: float = 0
     tiled: bool = False
+    plain: bool = False
 
     def __str__(self) -> str:
         parts = [self.model, self.phase, f"{self.side[0]}x{self.side[1]}"]
@@ -87,6 +88,7 @@ class Case:
         parts += [self.qtype] if self.qtype else []
         parts += [f"{self.streamed:.0%} streamed"] if self.streamed else []
         parts += ["tiled"] if self.tiled else []
+        parts += ["as AI Toolkit"] if self.plain else []
         return ", ".join([*parts, self.dtype])
 
     @property
@@ -154,6 +156,8 @@ def cases() -> Iterator[Case]:
         yield Case(model="middle", streamed=streamed, dtype=dtype, levels="offload", qtype="int8")
         yield Case(model="middle", phase="preview", streamed=streamed, dtype=dtype)
     yield Case(model="tiny", phase="preview", tiled=True, side=(1024, 768))
+    for checkpointing, dtype in itertools.product((True, False), ("float32", "bfloat16")):
+        yield Case(model="middle", checkpointing=checkpointing, dtype=dtype, plain=True)
     for dtype in ("float32", "bfloat16"):
         yield Case(phase="encode_text", dtype=dtype)
         yield Case(phase="cache_latents", dtype=dtype, side=(512, 512))
@@ -165,7 +169,7 @@ def compare(case: Case) -> Row:
     """Predict a case and run it."""
     bucket = Bucket(*case.side)
     item = SampleItem(prompt="a photo", width=case.side[0], height=case.side[1], sample_steps=2)
-    dry = Rehearsal(case.process, FLUX, case.source, Target("cpu"), granule=1)
+    dry = Rehearsal(case.process, FLUX, case.source, Target("cpu"), granule=1, plain=case.plain)
     peak = dry.phase(case.phase, bucket, case.batch, item).peak()
     return Row(
         case, peak, measure(lambda: Real(dry, CPU, Silent(mark)).phase(case.phase, bucket, case.batch, item))

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from plafond.families._ai_toolkit import PER_BLOCK, Residency
+
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
@@ -156,6 +158,8 @@ class Family(Protocol):
         """Those of the experts that the job trains."""
         return self.experts
 
+    residency: Residency = PER_BLOCK
+    """What AI Toolkit has on the device in which phase."""
     risks: tuple[Risk, ...] = ()
     """Combinations that a plan warns of when checkpointing is off."""
     model_options: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from plafond.families._ai_toolkit import WHOLE, Residency
 from plafond.families._contract import BaseModel, Family, Risk, TextEmbedding
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Flux(Family):
     name = "flux"
     archs: tuple[str, ...] = ("flux",)
     divisor = 32
+    residency: Residency = WHOLE
     risks: tuple[Risk, ...] = (Risk(side=512, batch=4), Risk(side=1024, resolutions=2))
     text_parts: tuple[str, ...] = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     lora_blocks: tuple[str, ...] = ("transformer_blocks",)

@@ -7,8 +7,10 @@ fit it into theirs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plafond.families._ai_toolkit import VAE, WHOLE, Residency
 from plafond.families._contract import BaseModel, Risk, TextEmbedding, control
 from plafond.families.flux import Flux, call, draw, pack, places, unpack
 
@@ -31,6 +33,7 @@ class FluxKontext(Flux):
     archs: tuple[str, ...] = ("flux_kontext",)
     divisor = 16
     controls = 1
+    residency: Residency = replace(WHOLE, stay=(VAE,), stay_low_vram=(VAE,))
     risks: tuple[Risk, ...] = (Risk(side=512, batch=2, controls=1), Risk(side=1024, controls=1))
     base_version = "flux.1_kontext"
     base_models: tuple[BaseModel, ...] = (

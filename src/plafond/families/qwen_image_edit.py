@@ -7,9 +7,11 @@ same sequence. At training the control has the picture's own size, as in AI Tool
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from plafond.families._ai_toolkit import PER_BLOCK, VAE, Residency
 from plafond.families._contract import BaseModel, Risk, TextEmbedding, control
 from plafond.families.qwen_image import NO_MASK, PARAMETERS, QwenImage, call, pack, unpack, with_mask
 
@@ -33,6 +35,7 @@ class QwenImageEdit(QwenImage):
     name = "qwen_image_edit"
     archs: tuple[str, ...] = ("qwen_image_edit",)
     controls = 1
+    residency: Residency = replace(PER_BLOCK, stay=(VAE,), stay_low_vram=(VAE,))
     risks: tuple[Risk, ...] = (Risk(side=1024, batch=2), Risk(side=1024, controls=2))
     sees_controls = True
     seen_area = 1024 * 1024

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from plafond.families._ai_toolkit import WHOLE_THEN_PER_BLOCK, Residency
 from plafond.families._contract import BaseModel, Family, TextEmbedding
 from plafond.families._wan import TEXT_TOKENS, call
 
@@ -34,6 +35,7 @@ class Wan21(Family):
 
     name = "wan21"
     archs: tuple[str, ...] = ("wan21",)
+    residency: Residency = WHOLE_THEN_PER_BLOCK
     divisor = 16
     text_parts: tuple[str, ...] = ("text_encoder", "tokenizer")
     # condition_embedder and proj_out stand outside of them and get no LoRA

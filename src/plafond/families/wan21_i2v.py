@@ -8,8 +8,10 @@ training the first frame is the clip's own; a picture is its own first frame.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plafond.families._ai_toolkit import VAE, WHOLE_THEN_PER_BLOCK, Residency
 from plafond.families._contract import BaseModel, TextEmbedding, control
 from plafond.families._wan import IMAGE, TEXT_TOKENS
 from plafond.families.wan21 import PARAMETERS, Wan21
@@ -36,6 +38,7 @@ WITH_IMAGE = PARAMETERS + WITH_FRAME + 2_105_977_600
 class FromFirstFrame(Wan21):
     """What image-to-video models do with the first frame."""
 
+    residency: Residency = replace(WHOLE_THEN_PER_BLOCK, stay=(VAE,), stay_low_vram=(VAE,))
     opens = True
 
     def opened(self, data: DatasetConfig, frames: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from plafond.families._ai_toolkit import TWO_EXPERTS, Residency
 from plafond.families._contract import BaseModel, Expert
 from plafond.families.wan21 import PARAMETERS, Wan21
 
@@ -33,6 +34,7 @@ class Wan22(Wan21):
 
     name = "wan22_14b"
     archs: tuple[str, ...] = ("wan22_14b",)
+    residency: Residency = TWO_EXPERTS
     boundary = 0.875
     """Noise level that divides the experts."""
     lora_blocks: tuple[str, ...] = tuple(f"{name}." for name in PARTS)

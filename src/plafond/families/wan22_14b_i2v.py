@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from plafond.families._ai_toolkit import TRANSFORMER, TWO_EXPERTS, VAE, Residency
 from plafond.families._contract import BaseModel
 from plafond.families.wan21 import PARAMETERS
 from plafond.families.wan21_i2v import WITH_FRAME, FromFirstFrame
@@ -13,6 +16,7 @@ class Wan22I2V(FromFirstFrame, Wan22):
 
     name = "wan22_14b_i2v"
     archs: tuple[str, ...] = ("wan22_14b_i2v",)
+    residency: Residency = replace(TWO_EXPERTS, stay=(TRANSFORMER, VAE), stay_low_vram=(VAE,))
     boundary = 0.9
     base_models: tuple[BaseModel, ...] = (
         BaseModel(

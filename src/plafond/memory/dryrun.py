@@ -63,6 +63,7 @@ class Rehearsal:
         granule: sizes are rounded up to multiples of it.
         full_depth: build every block instead of lengthening the trace; for tests.
         device: ``meta``; a real one runs the same phases for real, to compare.
+        plain: predict what AI Toolkit's code takes instead; see `plafond.memory.plainly`.
 
     Attributes:
         activations: what blocks keep in training; what the job asks for, unless it is set.
@@ -79,7 +80,9 @@ class Rehearsal:
         granule: int = GRANULE,
         full_depth: bool = False,
         device: torch.device = META,
+        plain: bool = False,
     ):
+        self.plain = plain
         self.process, self.family, self.source, self.target = process, family, source, target
         self.granule, self.full_depth, self.device = granule, full_depth, device
         self.activations = Activations(default=asked_for(process))

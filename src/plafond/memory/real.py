@@ -73,6 +73,7 @@ class Real(Rehearsal):
             granule=dry.granule,
             full_depth=True,
             device=device,
+            plain=dry.plain,
         )
         self.dry, self.ledger = dry, ledger
 

@@ -143,6 +143,7 @@ class Forecaster:
         ceiling: what may be taken.
         virtual: the device is a virtual GPU on the CPU: no context, no caching.
         step: told each phase that is looked at, with how many there are.
+        plain: predict what AI Toolkit's code takes; see `plafond.plan.ai_toolkit`.
     """
 
     def __init__(
@@ -152,8 +153,10 @@ class Forecaster:
         *,
         virtual: bool = False,
         step: Callable[[str, int, int], None] | None = None,
+        plain: bool = False,
     ):
         self.process, self.ceiling, self.virtual, self.step = process, ceiling, virtual, step
+        self.plain = plain
         self.family = family_for(process.model.arch)
         self.source = self.family.locate(process.model)
 
@@ -328,6 +331,7 @@ class Forecaster:
             "prior": any(data.prior_reg for data in self.process.datasets),
             "files": self.source.fingerprint("") if self.source.is_local else "",
             "virtual": self.virtual,
+            "plain": self.plain,
             "allocator": self._mode,
             "capability": self._capability,
         }
@@ -339,7 +343,7 @@ class Forecaster:
         from plafond.memory.kernels import Target
 
         target = Target("cpu") if self.virtual else Target("cuda", self._capability)
-        return Rehearsal(self.process, self.family, self.source, target)
+        return Rehearsal(self.process, self.family, self.source, target, plain=self.plain)
 
 
 def _plain(plan: ActivationPlan) -> dict[str, Any]:
