@@ -393,6 +393,15 @@ def test_with_a_job_the_plan_is_asked_and_remedies_get_bytes(make_job: JobMaker)
     assert "of 23.5 GiB" in large["summary"]
 
 
+def test_a_log_of_ai_toolkit_is_held_against_its_own_run(make_job: JobMaker) -> None:
+    job = make_job(train={"gradient_checkpointing": False, "batch_size": 1})
+    options = ("--log", LOGS / "train_aitk_first_step.log", "--device", "cpu", "--json", "--lang")
+    found = json.loads(doctor(job, *options, "en", "--vram", "1GB").stdout)
+    assert "By the plan of AI Toolkit's run the job fits" in found["summary"]
+    french = json.loads(doctor(job, *options, "fr", "--vram", "1GB").stdout)
+    assert "Selon le plan de l’exécution par AI Toolkit" in french["summary"]
+
+
 def test_without_any_ceiling_remedies_still_name_their_change(make_job: JobMaker) -> None:
     job = make_job(train={"batch_size": 4, "gradient_checkpointing": True})
     done = doctor(job, "--log", LOGS / "train_aitk_three_times.log", "--json")

@@ -229,7 +229,7 @@ def test_several_processes_and_anchors(job: Path) -> None:
     processes = job_of(fitted.text, job).processes
     assert processes[0].train == processes[1].train == plafond.load_job(job).processes[0].train
     assert not fitted.fits
-    assert "job.yaml does not let itself be changed for " in fitted.missing[-1]
+    assert "job.yaml does not let itself be changed for " in str(fitted.missing[-1])
 
 
 def test_settings_that_cannot_be_written_are_refused(job: Path) -> None:

@@ -145,7 +145,7 @@ def test_ceiling_of_a_size() -> None:
     assert ceiling.overhead_bytes == CONTEXT_BYTES
     assert ceiling.reserved_bytes == 24 * GIB - CONTEXT_BYTES
     assert ceiling.gpu is None
-    assert ceiling.description == "24.00 GiB as asked for"
+    assert str(ceiling.description) == "24.00 GiB as asked for"
 
 
 def test_ceiling_of_a_card() -> None:
@@ -153,18 +153,18 @@ def test_ceiling_of_a_card() -> None:
     card = find_gpu("RTX 4090")
     assert ceiling.gpu is card
     assert ceiling.bytes == card.usable_bytes - DISPLAY_BYTES
-    assert ceiling.description == "RTX 4090: 23.50 GiB as CUDA shows it, less 0.50 GiB for a desktop"
+    assert str(ceiling.description) == "RTX 4090: 23.50 GiB as CUDA shows it, less 0.50 GiB for a desktop"
     server = ceiling_for(None, "L4")
     assert server.bytes == find_gpu("L4").usable_bytes
-    assert server.description == "L4: 22.02 GiB as CUDA shows it"
+    assert str(server.description) == "L4: 22.02 GiB as CUDA shows it"
 
 
 def test_ceiling_of_a_size_on_a_card() -> None:
     assert ceiling_for("16GB", "RTX 4090").bytes == 16 * GIB
-    assert ceiling_for("16GB", "RTX 4090").description == "16.00 GiB as asked for on RTX 4090"
+    assert str(ceiling_for("16GB", "RTX 4090").description) == "16.00 GiB as asked for on RTX 4090"
     whole = ceiling_for("24GB", "RTX 4090")
     assert whole.bytes == find_gpu("RTX 4090").usable_bytes
-    assert whole.description == "23.50 GiB, all that RTX 4090 has for a process"
+    assert str(whole.description) == "23.50 GiB, all that RTX 4090 has for a process"
 
 
 def test_ceiling_of_nothing() -> None:

@@ -54,9 +54,11 @@ def unmarked(node: ast.AST) -> Iterator[str]:
         case ast.Call(func=ast.Name(id="N_")):
             return
         case ast.Constant(value=str(text)):
-            yield text
+            yield from [text] if text else []
         case ast.Subscript(value=value):
             yield from unmarked(value)
+        case ast.IfExp(body=one, orelse=other):
+            yield from (*unmarked(one), *unmarked(other))
         case _:
             for child in ast.iter_child_nodes(node):
                 yield from unmarked(child)

@@ -133,7 +133,7 @@ def test_a_real_gpu_is_planned_for_by_its_own_record(monkeypatch: pytest.MonkeyP
     card = _Card(monkeypatch, RECORD.device)
     free = _on_gpu(device, None, None)
     assert (free.bytes, free.overhead_bytes) == (card.free + CONTEXT_BYTES, CONTEXT_BYTES)
-    assert free.description == "20.00 GiB free on NVIDIA GeForce RTX 4090"
+    assert str(free.description) == "20.00 GiB free on NVIDIA GeForce RTX 4090"
     assert free.gpu is find_gpu("RTX 4090")
     save(RECORD)
     free = _on_gpu(device, None, None)

@@ -13,6 +13,7 @@ import torch
 
 import plafond
 from conftest import JobMaker
+from plafond.language.speech import speaker
 from plafond.memory.gpus import Ceiling
 from plafond.memory.residence import counting
 from plafond.memory.virtual import VirtualGpu, shown
@@ -133,7 +134,7 @@ def test_the_error_names_step_bucket_and_moment(make_job: JobMaker) -> None:
         run(job, plan.peak.device_bytes - 8192)
     assert plan.peak.phase == "train"
     (note,) = caught.value.__notes__
-    assert sentence(plan_of(job, plan.peak.device_bytes - 8192)).endswith(
+    assert sentence(plan_of(job, plan.peak.device_bytes - 8192), speaker("en")).endswith(
         "; it would fail on the largest bucket, 64x64, in the warm-up or in the first steps."
     )
     assert note == "while warming up, before the first step, on a batch of 2 at 64x64"
@@ -164,7 +165,7 @@ def test_the_warm_up_meets_the_largest_batch_first(make_job: JobMaker) -> None:
     first = next(phase for phase in plan.phases if phase.phase == "train")
     ceiling = max(phase.device_bytes for phase in plan.phases if phase.device_bytes < first.device_bytes)
     fails = f"it would fail in the warm-up on the largest bucket, {first.bucket}, before step 1."
-    assert fails in sentence(plan_of(job, ceiling))
+    assert fails in sentence(plan_of(job, ceiling), speaker("en"))
     with pytest.raises(torch.OutOfMemoryError) as caught:
         run(job, ceiling)
     assert caught.value.__notes__ == [
@@ -176,7 +177,7 @@ def test_the_warm_up_meets_the_largest_batch_first(make_job: JobMaker) -> None:
 def test_batches_that_are_all_alike_need_no_warm_up(make_job: JobMaker) -> None:
     job = make_job(train={"batch_size": 1, "gradient_checkpointing": False}, datasets={"num_repeats": 2})
     ceiling = plan_of(job).peak.device_bytes * 3 // 4
-    assert "it would fail at the first 64x64 batch." in sentence(plan_of(job, ceiling))
+    assert "it would fail at the first 64x64 batch." in sentence(plan_of(job, ceiling), speaker("en"))
     with pytest.raises(torch.OutOfMemoryError) as caught:
         run(job, ceiling)
     assert caught.value.__notes__ == ["at step 1, on a batch of 1 at 64x64"]

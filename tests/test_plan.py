@@ -100,7 +100,7 @@ def test_shapes_come_from_the_data_or_are_assumed(make_job: JobMaker, tmp_path: 
     missing = make_job("missing", datasets={"folder_path": str(tmp_path / "gone"), "resolution": [64, 128]})
     (process,) = plafond.load_job(missing).processes
     assumed = shapes_of(process, family)
-    assert "gone: not here; planned for square and 2:1 pictures of every resolution" in assumed.assumed
+    assert "gone: not here; planned for square and 2:1 pictures of every resolution" in str(assumed.assumed)
     assert {"128x128", "64x64"} <= {str(bucket) for bucket in assumed.batches}
 
 

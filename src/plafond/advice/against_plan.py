@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from plafond.advice.diagnosis import Advice, Diagnosis
-from plafond.advice.sentences import AGREES, ELSEWHERE, FITS, PHASES, WHY
+from plafond.advice.sentences import AGREES, ELSEWHERE, ELSEWHERE_THERE, FITS, FITS_THERE, PHASES, WHY
 from plafond.job.schema import ProcessConfig
 from plafond.language.said import Said, Size
 from plafond.plan.changes import change_of
@@ -46,16 +46,19 @@ PLANNED_AS = {"quantize": "load"}
 """Phases of a log that a plan counts under another name."""
 
 
-def for_job(diagnosis: Diagnosis, process: ProcessConfig, plan: Plan | None) -> Diagnosis:
+def for_job(
+    diagnosis: Diagnosis, process: ProcessConfig, plan: Plan | None, there: Plan | None = None
+) -> Diagnosis:
     """Fit a diagnosis to the job: what it has done already goes, the rest gets its change and its saving.
 
     Args:
         diagnosis: what the log says.
         process: the job's process.
         plan: its plan under the ceiling that it ran under; None when that is not known.
+        there: the plan of AI Toolkit's run, where the log is one of those.
     """
     if diagnosis.cause in ON_THE_CARD and plan is not None:
-        diagnosis = _checked(diagnosis, plan)
+        diagnosis = _checked(diagnosis, there or plan, there=there is not None)
     advised = {advice.id for advice in diagnosis.remedies}
     if diagnosis.phase == "train" and advised & IN_A_JOB:
         advised.add("leaner_plan")
@@ -67,7 +70,7 @@ def for_job(diagnosis: Diagnosis, process: ProcessConfig, plan: Plan | None) -> 
     return replace(diagnosis, remedies=fitted)
 
 
-def _checked(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
+def _checked(diagnosis: Diagnosis, plan: Plan, *, there: bool) -> Diagnosis:
     """Add the plan's word, and be as sure as it allows."""
     phase = PLANNED_AS.get(diagnosis.phase or "", diagnosis.phase)
     over = [found for found in plan.phases if not found.fits]
@@ -75,9 +78,9 @@ def _checked(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
     if same is not None:
         diagnosis, said = replace(diagnosis, confidence="high"), _said(AGREES, same, plan)
     elif over:
-        said = _said(ELSEWHERE, over[0], plan)
+        said = _said(ELSEWHERE_THERE if there else ELSEWHERE, over[0], plan)
     else:
-        said = _said(FITS, plan.peak, plan)
+        said = _said(FITS_THERE if there else FITS, plan.peak, plan)
         if diagnosis.confidence == "high" and diagnosis.cause in ("does_not_fit", "bucket_peak"):
             diagnosis = replace(diagnosis, confidence="medium")
     return replace(diagnosis, summary=(*diagnosis.summary, said))

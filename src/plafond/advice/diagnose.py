@@ -45,10 +45,12 @@ from plafond.advice.sentences import (
     WHY,
     WHY_KNOWN,
 )
-from plafond.advice.signs import Hit
+from plafond.advice.signs import Hit, refusals
 from plafond.advice.story import RECOVERED, Story, completed, other_failure, story_of, telling
 from plafond.language.said import Said, Size
+from plafond.language.speech import languages, speaker
 from plafond.memory.gpus import GIB
+from plafond.plan.words import NAMES
 
 FIRST = 5
 """Steps after which every kind of memory of a step has been there once."""
@@ -268,15 +270,12 @@ def _remarks(story: Story, hit: Hit, other: Hit | None, phase: str | None) -> li
 
 def _refused(hit: Hit) -> Diagnosis:
     """plafond's own plan said no; it names the phase first."""
-    text = hit.line.text.lower().split("does not fit: ", 1)[1].replace(" ", "_")
-    phase = next(
-        (
-            name
-            for name in ("cache_latents", "encode_text", "load", "train", "preview", "save")
-            if text.startswith(name)
-        ),
-        None,
-    )
+    text = hit.line.text
+    names = [
+        (name, speaker(language)(Said(said))) for language in languages() for name, said in NAMES.items()
+    ]
+    starts = [text.partition(before)[2] for before, _ in refusals() if before in text]
+    phase = next((name for name, said in names for start in starts if start.startswith(said)), None)
     return Diagnosis(
         memory=True,
         cause="does_not_fit",

@@ -107,3 +107,12 @@ def _system(text: str) -> str | None:
     if re.search(r"\b[a-z]:\\|\bwindows\b|\bwin32\b|3221225477", text):
         return "windows"
     return "linux" if re.search(r"file \"/|/home/|/workspace/|/root/|\blinux\b|/usr/", text) else None
+
+
+_AI_TOOLKIT = (b"ai-toolkit", b"ostris", b"extensions_built_in", b"sdtrainer")
+
+
+def is_ai_toolkits(log: bytes) -> bool:
+    """Whether a log was written by AI Toolkit: its folders and classes stand in what it prints."""
+    lowered = log.lower()
+    return b"plafond" not in lowered and any(mark in lowered for mark in _AI_TOOLKIT)

@@ -7,7 +7,7 @@ from typing import Any
 
 from plafond.advice.diagnosis import Advice, Diagnosis
 from plafond.advice.sentences import HEADINGS, SURE
-from plafond.language.said import Said, Size, Speak
+from plafond.language.said import Said, Size, Speak, listed
 
 WIDTH = 100
 
@@ -75,7 +75,7 @@ def _advice(advice: Advice, speak: Speak) -> list[str]:
             if advice.saves_bytes is None
             else speak(Said(HEADINGS["saves"], {"size": Size(advice.saves_bytes)}))
         )
-        lines.append(indent + "; ".join(part for part in (changes, saves) if part))
+        lines.append(indent + speak(listed([part for part in (changes, saves) if part])))
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plafond.language.said import N_
+from plafond.plan.words import NAMES
 
 WHEN = {
     "load": N_("while the model was loaded"),
@@ -16,15 +17,7 @@ WHEN = {
 }
 FIRST_STEPS = N_("in the first steps of training")
 
-PHASES = {
-    "load": N_("load"),
-    "quantize": N_("quantise"),
-    "encode_text": N_("encode text"),
-    "cache_latents": N_("cache latents"),
-    "train": N_("train"),
-    "preview": N_("preview"),
-    "save": N_("save"),
-}
+PHASES = {**NAMES, "quantize": N_("quantise")}
 
 DOES_NOT_FIT = N_("The card's memory was not enough {when}.")
 BUCKET_PEAK = N_(
@@ -126,6 +119,14 @@ ELSEWHERE = N_(
 FITS = N_(
     "By plafond's own plan the job fits: {phase} takes the most, {needs} of {ceiling}. Another trainer may keep more on"
     " the card, or something outside the job takes memory."
+)
+
+ELSEWHERE_THERE = N_(
+    "By the plan of AI Toolkit's run the first phase that does not fit is another: {phase} takes {needs} of {ceiling}."
+)
+FITS_THERE = N_(
+    "By the plan of AI Toolkit's run the job fits: {phase} takes the most, {needs} of {ceiling}. Something outside the"
+    " job may take memory."
 )
 
 WHY = {

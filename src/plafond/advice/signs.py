@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plafond.advice.log import Line, Log
+from plafond.language.speech import catalogue, languages
+from plafond.plan.words import NO
 
 MOST = 200
 """Occurrences of one sentence that are looked at, from the start and from the end of a log."""
@@ -41,6 +43,19 @@ class Hit:
 
 def _sign(kind: str, needle: str, pattern: str | None = None) -> Sign:
     return Sign(kind, needle.encode(), None if pattern is None else re.compile(pattern, re.IGNORECASE))
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    """How plafond's plan says no, in each language: what comes before the phase, and before the bytes that it needs."""
+    for language in languages():
+        before, _, rest = catalogue(language).get(NO, NO).partition("{place}")
+        yield before, rest.partition("{needs}")[0]
+
+
+def _refusals() -> Iterator[Sign]:
+    for before, needs in refusals():
+        pattern = rf"{re.escape(before)}.*{re.escape(needs)}[\d.,]+\s[kmg]i?[bo], "
+        yield _sign("refused", before.lower(), pattern)
 
 
 KILLED = r"(?:code|status|signal|code\s*=|exit\w*)[^\w\n]{0,4}(?:137|-9)\b|sigkill"
@@ -96,7 +111,7 @@ MEMORY = (
     _sign("segfault", "segmentation fault"),
     _sign("segfault", "return code = -11"),
     _sign("segfault", "sigsegv"),
-    _sign("refused", "does not fit: ", r"does not fit: .* needs [\d.]+ [kmg]i?b, "),
+    *_refusals(),
 )
 """Kinds: ``device`` the caching allocator gave up; ``library`` a library's own allocation; ``bare`` a CUDA call, often
 pinned host memory; ``host`` main memory; ``killed``, ``crashed``, ``segfault`` the process ended from outside;

@@ -61,15 +61,16 @@ def fails_as_predicted(job: Job) -> None:
     """
     from torch import OutOfMemoryError
 
+    from plafond.language.speech import SOURCE, speaker
     from plafond.plan.remedies import each_remedy
     from plafond.plan.report import remedy_lines, sentence
 
-    plan = _plan(job)
-    _say("plan", sentence(plan))
+    plan, speak = _plan(job), speaker(SOURCE)
+    _say("plan", sentence(plan, speak))
     if plan.verdict != "oom":
         raise PlafondError(f"the demo is broken: without checkpointing the job fits into {CEILING}")
     remedy = next(each_remedy(plan))
-    _say("remedy", *(line.strip() for line in remedy_lines(remedy)))
+    _say("remedy", *(line.strip() for line in remedy_lines(remedy, speak)))
     _say("run", "all the same, as with --force")
     first = next(phase for phase in plan.phases if not phase.fits)
     expected = f"in {first.phase} at {first.bucket}"
@@ -95,12 +96,13 @@ def fits_as_predicted(job: Job) -> None:
     from torch import OutOfMemoryError
 
     from plafond.cli.train import summary
+    from plafond.language.speech import SOURCE, speaker
     from plafond.memory.gpus import gib
     from plafond.plan.report import sentence
     from plafond.training.run_folder import RunFolder
 
     plan = _plan(job)
-    _say("plan", sentence(plan))
+    _say("plan", sentence(plan, speaker(SOURCE)))
     if plan.verdict == "oom":
         raise PlafondError(f"the demo is broken: with checkpointing the job does not fit into {CEILING}")
     try:
@@ -127,11 +129,18 @@ def _plan(job: Job) -> Plan:
 
 
 def _run(job: Job) -> Result:
+    from plafond.language.speech import SOURCE, speaker
     from plafond.plan.before import budgets_of
     from plafond.training.start import choose_device, run_each
 
     budgets = budgets_of(
-        job, choose_device("cpu"), vram=CEILING, gpu=None, force=True, say=lambda sentence: None
+        job,
+        choose_device("cpu"),
+        vram=CEILING,
+        gpu=None,
+        force=True,
+        say=lambda sentence: None,
+        speak=speaker(SOURCE),
     )
     plain = [replace(budget, recover=False) for budget in budgets]
     (result,) = run_each(job, device="cpu", fresh=True, budgets=plain)

@@ -15,6 +15,7 @@ from plafond.errors import UsageError
 if TYPE_CHECKING:
     from plafond.advice.diagnosis import Diagnosis
     from plafond.job.schema import Job
+    from plafond.language.said import Speak
 
 
 def doctor(
@@ -48,6 +49,7 @@ def doctor(
     a job, its run folder's log is the default, and the diagnosis is held against plafond's own plan.
     """
     from plafond.advice.diagnose import diagnose
+    from plafond.advice.facts import is_ai_toolkits
     from plafond.advice.report import as_json, text
     from plafond.language.speech import choose, speaker
 
@@ -55,9 +57,11 @@ def doctor(
         raise UsageError(f"--device {device}: expected auto, cuda or cpu")
     speak = speaker(choose(lang))
     loaded = None if job is None else plafond.load_job(job, overrides=set_ or ())
-    found = diagnose(_read(log, loaded))
+    data = _read(log, loaded)
+    found = diagnose(data)
     if loaded is not None:
-        found = _with_job(found, loaded, vram, gpu, virtual=device == "cpu")
+        theirs = is_ai_toolkits(data)
+        found = _with_job(found, loaded, vram, gpu, virtual=device == "cpu", speak=speak, theirs=theirs)
     typer.echo(json.dumps(as_json(found, speak), indent=1) if json_ else text(found, speak))
 
 
@@ -82,7 +86,16 @@ def _read(log: str | None, job: Job | None) -> bytes:
         raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
 
 
-def _with_job(found: Diagnosis, job: Job, vram: str | None, gpu: str | None, *, virtual: bool) -> Diagnosis:
+def _with_job(
+    found: Diagnosis,
+    job: Job,
+    vram: str | None,
+    gpu: str | None,
+    *,
+    virtual: bool,
+    speak: Speak,
+    theirs: bool,
+) -> Diagnosis:
     """The diagnosis with what the job adds: its plan where the ceiling is known, an answer where nothing failed."""
     from dataclasses import replace
 
@@ -95,6 +108,7 @@ def _with_job(found: Diagnosis, job: Job, vram: str | None, gpu: str | None, *, 
         return found
     from plafond.advice.against_plan import ON_THE_CARD, for_job
     from plafond.memory.gpus import GIB
+    from plafond.plan.ai_toolkit import AiToolkit
     from plafond.plan.forecast import Forecaster
     from plafond.plan.terminal import announced, ceiling_of
 
@@ -104,6 +118,7 @@ def _with_job(found: Diagnosis, job: Job, vram: str | None, gpu: str | None, *, 
     if found.cause not in ON_THE_CARD or (vram is None and gpu is None):
         return for_job(found, process, None)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
-    with announced() as step:
+    with announced(speak) as step:
         plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
-        return for_job(found, process, plan)
+        there = AiToolkit(process, ceiling, virtual=virtual, step=step).plan() if theirs else None
+        return for_job(found, process, plan, there)

@@ -37,17 +37,29 @@ def fit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting first; repeatable."),
     ] = None,
+    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Change as little as possible so that the job fits, and write it; exit code 3 when nothing allowed is enough."""
+    from plafond.language.speech import choose, speaker
+    from plafond.plan.fit import fit as find
     from plafond.plan.fit import write
     from plafond.plan.fit_report import as_json, text
 
+    speak = speaker(choose(lang))
     loaded = plafond.load_job(job, overrides=set_ or ())
-    fitted = plafond.fit(
-        loaded, vram=vram, gpu=gpu, device=device, allow_quality=allow_quality, keep=keep or ()
+    fitted = find(
+        loaded,
+        vram=vram,
+        gpu=gpu,
+        device=device,
+        allow_quality=allow_quality,
+        keep=keep or (),
+        speak=speak,
     )
     written = write(fitted, out)
-    typer.echo(json.dumps(as_json(fitted, written), indent=1) if json_ else text(fitted, written))
+    typer.echo(
+        json.dumps(as_json(fitted, written, speak), indent=1) if json_ else text(fitted, written, speak)
+    )
     if not fitted.fits:
         raise typer.Exit(3)

@@ -23,6 +23,7 @@ def gc_test(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting for all of them; repeatable."),
     ] = None,
+    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a few steps with checkpointing on, auto and off, everything else the same, and recommend one.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import plafond
+from plafond.errors import UsageError
+
+if TYPE_CHECKING:
+    from plafond.language.said import Value
 
 
 def plan(
@@ -30,43 +34,57 @@ def plan(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the plan, or the frontier.")
     ] = None,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", metavar="ai-toolkit", help="Show beside it what AI Toolkit's run would take."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Unknown keys are errors.")] = False,
+    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what VRAM each phase will take and whether it fits; exit code 3 when it does not."""
+    from plafond.language.speech import choose, speaker
     from plafond.plan import frontier as front
+    from plafond.plan.ai_toolkit import AiToolkit
     from plafond.plan.forecast import Forecaster
     from plafond.plan.passes import passes_note
     from plafond.plan.remedies import remedies
-    from plafond.plan.report import as_json, text
+    from plafond.plan.report import as_json, in_ai_toolkit, in_ai_toolkit_as_json, text
     from plafond.plan.risks import risk_warning
     from plafond.plan.terminal import announced, ceiling_of, is_virtual
 
+    if as_ not in (None, "ai-toolkit"):
+        raise UsageError(f"--as {as_}: expected ai-toolkit")
+    speak = speaker(choose(lang))
     loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
     virtual = is_virtual(device)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
     for index, process in enumerate(loaded.processes):
-        with announced() as step, loaded.placing(index):
+        with announced(speak) as step, loaded.placing(index):
             forecaster = Forecaster(process, ceiling, virtual=virtual, step=step)
             found = forecaster.plan()
             help_ = () if found.verdict == "fits" else remedies(found)
             line = front.frontier_of(forecaster, found) if frontier else None
+            theirs = AiToolkit(process, ceiling, virtual=virtual, step=step).plan() if as_ else None
         notes = (risk_warning(process), passes_note(process), found.shapes.assumed)
-        warnings = [*loaded.warnings, *(note for note in notes if note)]
+        warnings: list[Value] = [*loaded.warnings, *(note for note in notes if note)]
         if json_:
-            answer = as_json(loaded, found, help_, warnings)
+            answer = as_json(loaded, found, help_, warnings, speak)
             answer |= {"frontier": front.as_json(line)} if line else {}
+            answer |= {"ai_toolkit": in_ai_toolkit_as_json(theirs)} if theirs else {}
             typer.echo(json.dumps(answer, indent=1))
         else:
-            typer.echo(text(loaded, found, help_, warnings))
+            typer.echo(text(loaded, found, help_, warnings, speak))
+            if theirs is not None:
+                typer.echo(in_ai_toolkit(theirs, speak))
             if line is not None:
-                typer.echo(f"\n{front.text(line)}")
+                typer.echo(f"\n{front.text(line, speak)}")
         if plot is not None:
             from plafond.plan.plot import draw, draw_frontier
 
             if line is None:
-                draw(plot, found, loaded.name)
+                draw(plot, found, loaded.name, speak)
             else:
-                draw_frontier(plot, line, loaded.name)
+                draw_frontier(plot, line, loaded.name, speak)
         if found.verdict == "oom":
             raise typer.Exit(3)

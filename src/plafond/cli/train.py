@@ -75,12 +75,19 @@ def _run(
     set_up()
     from torch import OutOfMemoryError
 
+    from plafond.language.speech import choose, speaker
     from plafond.plan.before import budgets_of
     from plafond.training.start import choose_device, run_each
 
     chosen = choose_device(device)
     budgets = budgets_of(
-        job, chosen, vram=vram, gpu=gpu, force=force, say=lambda text: typer.echo(text, err=True)
+        job,
+        chosen,
+        vram=vram,
+        gpu=gpu,
+        force=force,
+        say=lambda text: typer.echo(text, err=True),
+        speak=speaker(choose(None)),
     )
     try:
         yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TypeAlias
 
 
@@ -58,3 +59,17 @@ class Said:
 Value: TypeAlias = str | int | float | Size | ExactSize | Number | Percent | Said | tuple["Value", ...]
 Speak: TypeAlias = Callable[[Value], str]
 """Puts a sentence, or what may stand in one, into the words of one language."""
+
+
+def all_of(parts: Sequence[Value]) -> Value:
+    """One value for several, with "and" between them."""
+    return _joined(N_("{some} and {more}"), parts)
+
+
+def listed(parts: Sequence[Value]) -> Value:
+    """One value for several, with semicolons between them."""
+    return _joined(N_("{some}; {more}"), parts)
+
+
+def _joined(text: str, parts: Sequence[Value]) -> Value:
+    return reduce(lambda some, more: Said(text, {"some": some, "more": more}), parts) if parts else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
+from plafond.language.said import N_, Said, Value
 from plafond.memory.gpus import Ceiling, Gpu, catalogued
 
 MATMUL_SHARE = 0.6
@@ -79,7 +80,8 @@ def with_overhead(ceiling: Ceiling, device: Gpu | str) -> Ceiling:
     record = known(device)
     if record is None or record.overhead_bytes is None:
         return ceiling
-    where = f"{ceiling.description}; overhead measured on this machine on {record.measured_at}"
+    values: dict[str, Value] = {"ceiling": ceiling.description, "day": record.measured_at}
+    where = Said(N_("{ceiling}; overhead measured on this machine on {day}"), values)
     return replace(ceiling, overhead_bytes=record.overhead_bytes, description=where)
 
 

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Literal
 
 from plafond.errors import UsageError
+from plafond.language.said import N_, ExactSize, Said, Value
 
 KIB = 1024
 MIB = 1024**2
@@ -76,7 +77,7 @@ class Ceiling:
 
     bytes: int
     overhead_bytes: int
-    description: str
+    description: Said
     gpu: Gpu | None
 
     @property
@@ -192,19 +193,24 @@ def ceiling_for(vram: str | None, gpu: str | None) -> Ceiling:
         UsageError: one of them cannot be read, neither is given, or nothing would be left.
     """
     card = None if gpu is None else find_gpu(gpu)
+    values: dict[str, Value] = {} if card is None else {"gpu": card.name}
     if vram is not None:
         size = parse_size(vram)
-        description = f"{gib(size)} as asked for"
+        description = Said(N_("{size} as asked for"), {"size": ExactSize(size)})
         if card is not None and size > card.usable_bytes:
             size = card.usable_bytes
-            description = f"{gib(size)}, all that {card.name} has for a process"
+            values["size"] = ExactSize(size)
+            description = Said(N_("{size}, all that {gpu} has for a process"), values)
         elif card is not None:
-            description += f" on {card.name}"
+            values["size"] = ExactSize(size)
+            description = Said(N_("{size} as asked for on {gpu}"), values)
     elif card is not None:
         size = card.usable_bytes - display_reserve(card)
-        description = f"{card.name}: {gib(card.usable_bytes)} as CUDA shows it"
+        values["size"] = ExactSize(card.usable_bytes)
+        description = Said(N_("{gpu}: {size} as CUDA shows it"), values)
         if display_reserve(card):
-            description += f", less {gib(display_reserve(card))} for a desktop"
+            values["desktop"] = ExactSize(display_reserve(card))
+            description = Said(N_("{gpu}: {size} as CUDA shows it, less {desktop} for a desktop"), values)
     else:
         raise UsageError('say which ceiling is meant: --vram 24GB or --gpu "RTX 4090"')
     return Ceiling(size, context_overhead(), description, card)

@@ -66,7 +66,8 @@ class AiToolkit:
                 residency = self.family.residency
                 moments = residency.load_low_vram if self.process.model.low_vram else residency.load
                 most = max(sum(self._bytes[part] for part in moment) for moment in moments)
-                return self._larger(phase, most - phase.summary.allocated_bytes)
+                there = replace(phase, summary=replace(phase.summary, moment="loading"))
+                return self._larger(there, most - phase.summary.allocated_bytes)
             case "train" | "save":
                 return self._larger(phase, sum(self._bytes[part] for part in self._beside))
             case "preview":

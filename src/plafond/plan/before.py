@@ -11,12 +11,13 @@ import torch
 from plafond.activations.plan import is_open
 from plafond.errors import DoesNotFitError
 from plafond.job.folders import missing_folders
+from plafond.language.said import N_, ExactSize, Said, Speak
 from plafond.memory.calibration import with_overhead
-from plafond.memory.gpus import Ceiling, catalogued, context_overhead, gib
+from plafond.memory.gpus import Ceiling, catalogued, context_overhead
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.remedies import remedies
 from plafond.plan.report import sentence, text
-from plafond.plan.terminal import announced, ceiling_of
+from plafond.plan.terminal import VIRTUAL, announced, ceiling_of, free_on
 from plafond.training.budget import Budget
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def budgets_of(
     gpu: str | None,
     force: bool,
     say: Callable[[str], None],
+    speak: Speak,
 ) -> list[Budget]:
     """Plan every process and return what each may take; empty when nothing limits the device.
 
@@ -41,6 +43,7 @@ def budgets_of(
         gpu: ``--gpu``.
         force: go on although the plan says that the job does not fit.
         say: told one line about each process that is going to run.
+        speak: puts that line and the report into the reader's language.
 
     Raises:
         DoesNotFitError: with the whole report, unless `force`.
@@ -54,14 +57,15 @@ def budgets_of(
     ceiling = ceiling_on(device, vram, gpu)
     budgets = []
     for index, process in enumerate(job.processes):
-        with announced() as step, job.placing(index):
+        with announced(speak) as step, job.placing(index):
             plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
         if plan.verdict == "oom" and not force:
-            with announced():
+            with announced(speak):
                 found = remedies(plan)
-            report = text(job, plan, found, [plan.shapes.assumed] if plan.shapes.assumed else [])
-            raise DoesNotFitError(f"{report}\n\nNothing was run; --force runs it all the same.")
-        say(f"{job.name}: {sentence(plan)}")
+            report = text(job, plan, found, [plan.shapes.assumed] if plan.shapes.assumed else [], speak)
+            nothing = speak(Said(N_("Nothing was run; --force runs it all the same.")))
+            raise DoesNotFitError(f"{report}\n\n{nothing}")
+        say(speak(Said(N_("{job}: {text}"), {"job": job.name, "text": sentence(plan, speak)})))
         budgets.append(budget_of(plan))
     return budgets
 
@@ -92,9 +96,10 @@ def budgets_under(job: Job, device: torch.device, *, ceiling: int | None, recove
 
 def _of_tensors(ceiling: int, device: torch.device) -> Ceiling:
     if device.type == "cpu":
-        return Ceiling(ceiling, 0, f"{gib(ceiling)} on a virtual GPU", None)
+        return Ceiling(ceiling, 0, Said(VIRTUAL, {"size": ExactSize(ceiling)}), None)
     overhead, gpu = context_overhead(), catalogued(torch.cuda.get_device_name(device))
-    return Ceiling(ceiling + overhead, overhead, f"{gib(ceiling)} for tensors", gpu)
+    said = Said(N_("{size} for tensors"), {"size": ExactSize(ceiling)})
+    return Ceiling(ceiling + overhead, overhead, said, gpu)
 
 
 def ceiling_on(device: torch.device, vram: str | None, gpu: str | None) -> Ceiling:
@@ -118,8 +123,6 @@ def _on_gpu(device: torch.device, vram: str | None, gpu: str | None) -> Ceiling:
         ceiling = ceiling_of(vram, gpu, virtual=False, device=name)
         return replace(ceiling, gpu=ceiling.gpu or catalogued(name))
     free, _ = torch.cuda.mem_get_info(device)
-    ceiling = with_overhead(
-        Ceiling(free, context_overhead(), f"{gib(free)} free on {name}", catalogued(name)), name
-    )
+    ceiling = with_overhead(Ceiling(free, context_overhead(), free_on(name, free), catalogued(name)), name)
     # this process's own context is on the device already, so it is no longer among the free bytes
     return replace(ceiling, bytes=free + ceiling.overhead_bytes)

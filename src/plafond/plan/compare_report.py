@@ -8,83 +8,101 @@ from typing import Any
 from pydantic import BaseModel
 
 from plafond.job.schema import Job
-from plafond.memory.gpus import gib
+from plafond.language.said import N_, ExactSize, Number, Said, Speak, Value, listed
 from plafond.plan.compare import Comparison, Difference, Effect
 from plafond.plan.forecast import Phase
-from plafond.plan.report import NAMES, changes, sentence, wrapped
+from plafond.plan.report import changes, sentence, wrapped
+from plafond.plan.words import NAMES, place
 
 
-def text(a: Job, b: Job, found: Sequence[Comparison], *, limited: bool) -> str:
+def text(a: Job, b: Job, found: Sequence[Comparison], speak: Speak, *, limited: bool) -> str:
     """The whole report.
 
     Args:
         a: one job.
         b: the other.
         found: of each pair of processes.
+        speak: puts sentences into the reader's language.
         limited: a ceiling is known, so there are verdicts.
     """
     lines = []
     for index, comparison in enumerate(found):
         if len(found) > 1:
-            lines.append(f"process {index}:")
-        lines += [line for part in _paragraphs(comparison) for line in wrapped(part)]
+            lines.append(speak(Said(N_("process {number}:"), {"number": index})))
+        lines += wrapped(speak(_head(comparison, speak)))
         if len(comparison.differences) > 1:
             for difference in comparison.differences:
-                lines += wrapped(f"  {changes(_plain(difference))}", indent="    ")
-                lines += wrapped(f"    {_said(difference.effect)}", indent="    ")
-            lines += wrapped(f"All together: {_said(comparison.together)}.")
+                lines += wrapped(f"  {changes(_plain(difference, speak))}", indent="    ")
+                lines += wrapped(f"    {_effects(difference.effect, speak)}", indent="    ")
+            together = _effects(comparison.together, speak)
+            lines += wrapped(speak(Said(N_("All together: {effects}."), {"effects": together})))
         if limited:
             for job, plan in ((a, comparison.together.before), (b, comparison.together.after)):
-                lines += wrapped(f"{job.path.name}: {sentence(plan)}")
+                values: dict[str, Value] = {"job": job.path.name, "text": sentence(plan, speak)}
+                lines += wrapped(speak(Said(N_("{job}: {text}"), values)))
     return "\n".join(lines)
 
 
-def _paragraphs(comparison: Comparison) -> Iterator[str]:
+def _head(comparison: Comparison, speak: Speak) -> Said:
     differences = comparison.differences
     if not differences:
-        yield "The jobs ask for the same, whatever their files look like."
-    elif len(differences) == 1:
-        (difference,) = differences
-        yield f"Only {changes(_plain(difference))} changed: {_said(difference.effect)}."
-    else:
-        yield f"{len(differences)} settings differ. What each does alone:"
+        return Said(N_("The jobs ask for the same, whatever their files look like."))
+    if len(differences) > 1:
+        return Said(N_("{number} settings differ. What each does alone:"), {"number": len(differences)})
+    (difference,) = differences
+    change, effects = changes(_plain(difference, speak)), _effects(difference.effect, speak)
+    return Said(N_("Only {change} changed: {effects}."), {"change": change, "effects": effects})
 
 
-def _said(effect: Effect | None) -> str:
-    """What a change does: each phase whose memory it changes, the peak, the time."""
+def _effects(effect: Effect | None, speak: Speak) -> str:
+    """What a change does, in a list."""
     if effect is None:
-        return "alone it makes no job that can be run"
+        return speak(Said(N_("alone it makes no job that can be run")))
+    return speak(listed(_said(effect))) or speak(Said(N_("no memory and no time")))
+
+
+def _said(effect: Effect) -> list[Said]:
+    """Each phase whose memory a change changes, the peak, the time."""
     parts = [part for name, pair in effect.phases.items() for part in _phase(name, *pair)]
     before, after = effect.before.peak, effect.after.peak
     if before.phase != after.phase:
-        parts.append(f"the peak moves from {NAMES[before.phase]} to {NAMES[after.phase]}")
+        names: dict[str, Value] = {"before": Said(NAMES[before.phase]), "after": Said(NAMES[after.phase])}
+        parts.append(Said(N_("the peak moves from {before} to {after}"), names))
     if effect.peak_bytes and parts:
-        parts.append(f"the peak is {gib(after.device_bytes)}, was {gib(before.device_bytes)}")
+        sizes: dict[str, Value] = {
+            "after": ExactSize(after.device_bytes),
+            "before": ExactSize(before.device_bytes),
+        }
+        parts.append(Said(N_("the peak is {after}, was {before}"), sizes))
     if abs(effect.time_ratio - 1) >= 0.005:
-        parts.append(f"a picture takes {effect.time_ratio:.2f}× as long")
-    return "; ".join(parts) or "no memory and no time"
+        parts.append(Said(N_("a picture takes {ratio}× as long"), {"ratio": Number(effect.time_ratio, 2)}))
+    return parts
 
 
-def _phase(name: str, before: Phase | None, after: Phase | None) -> Iterator[str]:
-    if before is None or after is None:
-        yield f"{NAMES[name]} {'comes in' if before is None else 'is left out'}"
-        return
-    more = after.device_bytes - before.device_bytes
-    if more:
-        where = f" at {after.bucket}" if after.bucket and after.bucket == before.bucket else ""
-        yield f"{NAMES[name]}{where} {'+' if more > 0 else '−'}{gib(abs(more))}"
+def _phase(name: str, before: Phase | None, after: Phase | None) -> Iterator[Said]:
+    phase = Said(NAMES[name])
+    if before is None:
+        yield Said(N_("{phase} comes in"), {"phase": phase})
+    elif after is None:
+        yield Said(N_("{phase} is left out"), {"phase": phase})
+    elif more := after.device_bytes - before.device_bytes:
+        where = place(name, after.bucket if after.bucket == before.bucket else None)
+        size = ExactSize(abs(more))
+        yield Said(
+            N_("{place} +{size}") if more > 0 else N_("{place} −{size}"), {"place": where, "size": size}
+        )
 
 
-def _plain(difference: Difference) -> dict[str, tuple[Any, Any]]:
+def _plain(difference: Difference, speak: Speak) -> dict[str, tuple[Any, Any]]:
     """The change with whole sections in one word."""
-    return {key: (_worded(old), _worded(new)) for key, (old, new) in difference.change.items()}
+    return {key: (_worded(old, speak), _worded(new, speak)) for key, (old, new) in difference.change.items()}
 
 
-def _worded(value: Any) -> Any:
+def _worded(value: Any, speak: Speak) -> Any:
     if isinstance(value, BaseModel):
-        return "given"
+        return speak(Said(N_("given")))
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
-        return f"{len(value)} items"
+        return speak(Said(N_("{number} items"), {"number": len(value)}))
     return value
 
 

@@ -18,6 +18,7 @@ from plafond.job.keys import sections_of_keys
 from plafond.job.reading import job_of
 from plafond.job.schema import Job, ProcessConfig
 from plafond.job.wording import nearest
+from plafond.language.said import N_, Percent, Said, Speak, Value, all_of
 from plafond.memory.gpus import Ceiling
 from plafond.plan.changes import Values, changed
 from plafond.plan.forecast import Forecaster, Plan, margin
@@ -26,6 +27,15 @@ from plafond.plan.rungs import Rung
 from plafond.plan.search import AUTO, FASTER, Search, Step, process_of
 from plafond.plan.terminal import announced, ceiling_of, is_virtual
 from plafond.training.run_folder import write_atomically
+
+FASTER_ONE = N_("train.gradient_checkpointing: auto would make steps {gain} faster and still fit.")
+FASTER_OF_SEVERAL = N_(
+    "train.gradient_checkpointing: auto would make steps {gain} faster and still fit (process {process})."
+)
+UNWRITABLE = N_(
+    "{file} does not let itself be changed for {remedies}: it shares these settings between places; write them out"
+    " where they are shared."
+)
 
 INSTEAD = {"plafond.activation_plan": "train.gradient_checkpointing"}
 """Keys that take the place of another: who keeps that one keeps it from these."""
@@ -41,8 +51,8 @@ class Fitted:
         text: the changed file; the same when nothing was changed.
         after: the plans of the changed job.
         steps: what was changed.
-        missing: what would make it fit but was not allowed, in sentences; empty when it fits.
-        faster: what would make a job faster that fits as it is, in a sentence.
+        missing: what would make it fit but was not allowed; empty when it fits.
+        faster: what would make a job faster that fits as it is.
     """
 
     job: Job
@@ -50,8 +60,8 @@ class Fitted:
     text: str
     after: tuple[Plan, ...]
     steps: tuple[Step, ...]
-    missing: tuple[str, ...] = ()
-    faster: str = ""
+    missing: tuple[Said, ...] = ()
+    faster: tuple[Said, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -96,8 +106,8 @@ class Fitter:
         count = len(self.job.processes)
         text = self.text
         steps: list[Step] = []
-        missing: list[str] = []
-        faster: list[str] = []
+        missing: list[Said] = []
+        faster: list[Said] = []
         before = tuple(self._first(process_of(self.job, text, index), index) for index in range(count))
         for index in range(count):
             if before[index].verdict == "fits":
@@ -108,7 +118,7 @@ class Fitter:
                 continue  # it runs as it is, and nothing makes the margin larger
             text, steps = search.text, [*steps, *search.steps()]
             if self._too_much(search):
-                missing += self._missing(index)
+                missing += [said for said in self._missing(index) if said not in missing]
         after = tuple(self._plan(process_of(self.job, text, index), True) for index in range(count))
         return Fitted(
             job=self.job,
@@ -116,8 +126,8 @@ class Fitter:
             text=text,
             after=after,
             steps=tuple(steps),
-            missing=tuple(dict.fromkeys(missing)),
-            faster=" ".join(faster),
+            missing=tuple(missing),
+            faster=tuple(faster),
         )
 
     def _first(self, process: ProcessConfig, index: int) -> Plan:
@@ -154,7 +164,7 @@ class Fitter:
             self._plans[key] = forecaster.plan(largest_only=not full)
         return self._plans[key]
 
-    def _faster(self, plan: Plan, index: int) -> list[str]:
+    def _faster(self, plan: Plan, index: int) -> list[Said]:
         asked = plan.process.train.gradient_checkpointing
         pinned = plan.process.plafond.activation_plan
         if asked is not True or pinned is not None or not self.allowed(AUTO, AUTO.options[0].values):
@@ -163,12 +173,10 @@ class Fitter:
         ratio = work(auto) / work(plan)
         if auto.verdict != "fits" or ratio > FASTER:
             return []
-        where = f" (process {index})" if len(self.job.processes) > 1 else ""
-        return [
-            f"train.gradient_checkpointing: auto would make steps {1 / ratio - 1:.0%} faster and still fit{where}."
-        ]
+        values: dict[str, Value] = {"gain": Percent(1 / ratio - 1), "process": index}
+        return [Said(FASTER_ONE if len(self.job.processes) == 1 else FASTER_OF_SEVERAL, values)]
 
-    def _missing(self, index: int) -> list[str]:
+    def _missing(self, index: int) -> list[Said]:
         """What would have been enough, for each thing that stands in the way."""
         blocked = dict.fromkeys(self._search(self.text, index).unwritable)
         for quality, keep in ((True, self.keep), (self.allow_quality, frozenset()), (True, frozenset())):
@@ -187,24 +195,21 @@ class Fitter:
             if not self._too_much(search):
                 return [self._sentence(search.steps())]
             blocked |= dict.fromkeys(search.unwritable)
-        found = ["No change that is known would be enough."]
+        found = [Said(N_("No change that is known would be enough."))]
         if blocked:
-            found.append(
-                f"{self.job.path.name} does not let itself be changed for {', '.join(blocked)}: it shares these"
-                " settings between places; write them out where they are shared."
-            )
+            found.append(Said(UNWRITABLE, {"file": self.job.path.name, "remedies": tuple(blocked)}))
         return found
 
-    def _sentence(self, steps: list[Step]) -> str:
+    def _sentence(self, steps: list[Step]) -> Said:
         needs = []
         if not self.allow_quality and any(step.quality != "same" for step in steps):
-            needs.append("with --allow-quality")
+            needs.append(Said(N_("with {option}"), {"option": "--allow-quality"}))
         kept = sorted(
             {kept for step in steps for key in step.change for kept in self.keep if _covers(kept, key)}
         )
-        needs += [f"without --keep {key}" for key in kept]
-        ids = ", ".join(dict.fromkeys(step.id for step in steps))
-        return f"It would fit {' and '.join(needs)}, by {ids}."
+        needs += [Said(N_("without {option}"), {"option": f"--keep {key}"}) for key in kept]
+        ids = tuple(dict.fromkeys(step.id for step in steps))
+        return Said(N_("It would fit {needs}, by {remedies}."), {"needs": all_of(needs), "remedies": ids})
 
 
 def fit(
@@ -215,11 +220,12 @@ def fit(
     device: str = "auto",
     allow_quality: bool = False,
     keep: Collection[str] = (),
+    speak: Speak = str,
 ) -> Fitted:
-    """Find the fastest job that fits; see `plafond.fit`."""
+    """Find the fastest job that fits, see `plafond.fit`; `speak` puts the line that is shown meanwhile into words."""
     virtual = is_virtual(device)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
-    with announced() as step:
+    with announced(speak) as step:
         fitter = Fitter(job, ceiling, virtual=virtual, allow_quality=allow_quality, keep=keep, step=step)
         return fitter.fit()
 

@@ -7,37 +7,46 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plafond.memory.gpus import gib
+from plafond.language.said import N_, ExactSize, Said, Speak, Value, listed
 from plafond.plan.fit import Fitted
 from plafond.plan.forecast import Plan
-from plafond.plan.report import beside, changes, sentence, wrapped
+from plafond.plan.report import beside, changes, costs, sentence, wrapped
 from plafond.plan.search import Step
 
+EACH = N_("What each change saves, and how long steps take with it:")
 
-def text(fitted: Fitted, written: Path | None) -> str:
+
+def text(fitted: Fitted, written: Path | None, speak: Speak) -> str:
     """What was changed, what each change saves and costs, and what the job takes now.
 
     Args:
         fitted: what was found.
         written: the file that the changed job went to, if it was written.
+        speak: puts sentences into the reader's language.
     """
-    before, after = (_verdicts(plans) for plans in (fitted.before, fitted.after))
-    head = f"{fitted.job.name}: ceiling {fitted.before[0].ceiling.description}"
-    lines = [*wrapped(head), *before]
+    before, after = (_verdicts(plans, speak) for plans in (fitted.before, fitted.after))
+    values: dict[str, Value] = {"job": fitted.job.name, "ceiling": fitted.before[0].ceiling.description}
+    lines = [*wrapped(speak(Said(N_("{job}: ceiling {ceiling}"), values))), *before]
     if fitted.steps and fitted.fits:
-        lines += ["", diff(fitted, written), "", "What each change saves, and how long steps take with it:"]
-        lines += [line for step in fitted.steps for line in _step_lines(fitted, step)]
+        lines += ["", diff(fitted, written), "", speak(Said(EACH))]
+        lines += [line for step in fitted.steps for line in _step_lines(fitted, step, speak)]
         lines += ["", *after]
     elif fitted.steps:
-        ids = ", ".join(dict.fromkeys(step.id for step in fitted.steps))
-        lines += ["", *wrapped(f"What is allowed is not enough ({ids}):"), *after]
-    for part in (*fitted.missing, fitted.faster):
-        lines += wrapped(part)
+        ids = tuple(dict.fromkeys(step.id for step in fitted.steps))
+        said = Said(N_("What is allowed is not enough ({remedies}):"), {"remedies": ids})
+        lines += ["", *wrapped(speak(said)), *after]
+    for part in fitted.missing:
+        lines += wrapped(speak(part))
+    lines += wrapped(_faster(fitted, speak))
     if written is not None:
-        lines += [f"Written to {written}."]
+        lines += [speak(Said(N_("Written to {file}."), {"file": str(written)}))]
     elif fitted.fits:
-        lines += ["Nothing was written."]
+        lines += [speak(Said(N_("Nothing was written.")))]
     return "\n".join(lines)
+
+
+def _faster(fitted: Fitted, speak: Speak) -> str:
+    return " ".join(map(speak, fitted.faster))
 
 
 def diff(fitted: Fitted, written: Path | None) -> str:
@@ -48,25 +57,27 @@ def diff(fitted: Fitted, written: Path | None) -> str:
     return "\n".join(difflib.unified_diff(old, new, name, target, n=1, lineterm=""))
 
 
-def _verdicts(plans: tuple[Plan, ...]) -> list[str]:
+def _verdicts(plans: tuple[Plan, ...], speak: Speak) -> list[str]:
     found = []
     for index, plan in enumerate(plans):
-        where = f"process {index}: " if len(plans) > 1 else ""
-        found += wrapped(where + sentence(plan))
+        values: dict[str, Value] = {"number": index, "text": sentence(plan, speak)}
+        several = Said(N_("process {number}: {text}"), values)
+        found += wrapped(speak(several if len(plans) > 1 else values["text"]))
     return found
 
 
-def _step_lines(fitted: Fitted, step: Step) -> list[str]:
-    marks = [f"saves {gib(step.saves_bytes)}" if step.saves_bytes > 0 else "saves nothing at the peak"]
-    if abs(step.time_ratio - 1) >= 0.005:
-        marks.append(f"steps {step.time_ratio:.2f}× as long")
-    if step.quality != "same":
-        marks.append("quality may change")
-    where = f" (process {step.process})" if len(fitted.before) > 1 else ""
-    return beside(step.id, changes(step.change) + where, step.why, "; ".join(marks))
+def _step_lines(fitted: Fitted, step: Step, speak: Speak) -> list[str]:
+    saves = Said(N_("saves {size}"), {"size": ExactSize(step.saves_bytes)})
+    marks = [
+        saves if step.saves_bytes > 0 else Said(N_("saves nothing at the peak")),
+        *costs(step.time_ratio, step.quality),
+    ]
+    process = Said(N_("process {number}"), {"number": step.process})
+    where = f" ({speak(process)})" if len(fitted.before) > 1 else ""
+    return beside(step.id, changes(step.change) + where, speak(step.why), speak(listed(marks)))
 
 
-def as_json(fitted: Fitted, written: Path | None) -> Mapping[str, Any]:
+def as_json(fitted: Fitted, written: Path | None, speak: Speak) -> Mapping[str, Any]:
     """The result for scripts; sizes in bytes."""
     return {
         "schema": 1,
@@ -86,12 +97,12 @@ def as_json(fitted: Fitted, written: Path | None) -> Mapping[str, Any]:
                 "saves_bytes": step.saves_bytes,
                 "time_ratio": step.time_ratio,
                 "quality": step.quality,
-                "why": step.why,
+                "why": speak(step.why),
             }
             for step in fitted.steps
         ],
-        "missing": list(fitted.missing),
-        "faster": fitted.faster or None,
+        "missing": [speak(said) for said in fitted.missing],
+        "faster": _faster(fitted, speak) or None,
         "diff": diff(fitted, written),
         "file": None if written is None else str(written),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from plafond.activations.ladder import Ladder
 from plafond.data.buckets import Bucket
-from plafond.memory.gpus import gib
+from plafond.language.said import N_, ExactSize, Number, Said, Speak, Value
 from plafond.plan.forecast import Forecaster, Plan, margin
 
 STOPS = 10
@@ -85,22 +85,30 @@ def _spread(ladder: Ladder) -> set[int]:
     return {min(range(len(ladder)), key=lambda rung: abs(ladder.size(rung) - goal)) for goal in goals}
 
 
-def text(frontier: Frontier) -> str:
+def text(frontier: Frontier, speak: Speak) -> str:
     """A table; the chosen plan is marked."""
     most = max(frontier.limit, *(stop.device_bytes for stop in frontier.stops))
+    head: dict[str, Value] = {"bucket": str(frontier.bucket), "batch": frontier.batch}
+    head |= {"shown": len(frontier.stops), "plans": frontier.plans}
+    columns = [speak(Said(text)) for text in (N_("blocks keep"), N_("device"), N_("step time"))]
+    widths = [max(least, len(name)) for least, name in zip((11, 10, 9), columns, strict=True)]
     lines = [
-        f"Memory against speed at {frontier.bucket}, batch {frontier.batch}:"
-        f" {len(frontier.stops)} of {frontier.plans} plans",
-        f"  {'blocks keep':>11}  {'device':>10}  {'step time':>9}",
+        speak(Said(N_("Memory against speed at {bucket}, batch {batch}: {shown} of {plans} plans"), head)),
+        "  " + "  ".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True)),
     ]
+    over = "  " + speak(Said(N_("does not fit")))
+    note = speak(Said(N_("Step time is estimated, relative to blocks that compute nothing twice.")))
     for stop in frontier.stops:
         filled = round(stop.device_bytes / most * BAR)
-        mark = "  ← auto" if stop.chosen else "" if stop.fits else "  does not fit"
-        lines.append(
-            f"  {gib(stop.kept_bytes):>11}  {gib(stop.device_bytes):>10}  {stop.step_time:8.3f}×"
-            f"  {'█' * filled}{'·' * (BAR - filled)}{mark}"
+        mark = "  ← auto" if stop.chosen else "" if stop.fits else over
+        cells = (
+            speak(ExactSize(stop.kept_bytes)),
+            speak(ExactSize(stop.device_bytes)),
+            f"{speak(Number(stop.step_time, 3))}×",
         )
-    lines.append("  Step time is estimated, relative to blocks that compute nothing twice.")
+        row = "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"  {row}  {'█' * filled}{'·' * (BAR - filled)}{mark}")
+    lines.append(f"  {note}")
     return "\n".join(lines)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from plafond.language.said import N_, Number, Said, Speak, Value
+from plafond.language.speech import UNITS
+from plafond.memory.gpus import GIB
 from plafond.plan.forecast import STAYING, Plan
 from plafond.plan.frontier import Frontier
-from plafond.plan.report import NAMES
+from plafond.plan.words import NAMES
 
 COLOURS = {
     "weights": "#33475b",
@@ -17,10 +20,18 @@ COLOURS = {
     "activations": "#d97b45",
     "overhead": "#c9cdd2",
 }
-GIB = 2**30
+KINDS = {
+    "weights": N_("weights"),
+    "lora": N_("lora"),
+    "gradients": N_("gradients"),
+    "optimizer": N_("optimizer"),
+    "activations": N_("activations"),
+    "overhead": N_("overhead"),
+}
+UNIT = N_("GiB (2³⁰ bytes)")
 
 
-def draw(target: Path, plan: Plan, title: str) -> None:
+def draw(target: Path, plan: Plan, title: str, speak: Speak) -> None:
     """Write a PNG."""
     import matplotlib
 
@@ -31,7 +42,10 @@ def draw(target: Path, plan: Plan, title: str) -> None:
         1, 2, figsize=(12, 5), dpi=110, gridspec_kw={"width_ratios": (3, 2)}
     )
     overhead = 0 if plan.virtual else plan.ceiling.overhead_bytes
-    labels = [NAMES[phase.phase] + (f"\n{phase.bucket}" if phase.bucket else "") for phase in plan.phases]
+    labels = [
+        speak(Said(NAMES[phase.phase])) + (f"\n{phase.bucket}" if phase.bucket else "")
+        for phase in plan.phases
+    ]
     base = [0.0] * len(labels)
     for kind, colour in COLOURS.items():
         heights = []
@@ -41,19 +55,20 @@ def draw(target: Path, plan: Plan, title: str) -> None:
             # what the allocator holds beyond live tensors is no tensor's; it stands with the overhead
             sizes["overhead"] = overhead + phase.summary.reserved_bytes - phase.summary.allocated_bytes
             heights.append(sizes[kind] / GIB)
-        phases.bar(range(len(labels)), heights, bottom=base, color=colour, label=kind, width=0.75)
+        name = speak(Said(KINDS[kind]))
+        phases.bar(range(len(labels)), heights, bottom=base, color=colour, label=name, width=0.75)
         base = [low + height for low, height in zip(base, heights, strict=True)]
     phases.axhline(plan.ceiling.bytes / GIB, color="#b91c1c", linewidth=1.5)
     phases.text(
         -0.4,
         plan.ceiling.bytes / GIB,
-        f"ceiling {plan.ceiling.bytes / GIB:.2f} GiB",
+        speak(Said(N_("ceiling {size}"), {"size": _in_gib(plan.ceiling.bytes)})),
         color="#b91c1c",
         va="bottom",
     )
     phases.set_xticks(range(len(labels)), labels, fontsize=8, rotation=40, ha="right")
-    phases.set_ylabel("GiB (2³⁰ bytes)")
-    phases.set_title(f"{title}: every phase")
+    phases.set_ylabel(speak(Said(UNIT)))
+    phases.set_title(speak(Said(N_("{job}: every phase"), {"job": title})))
     phases.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.24))
 
     train = max(
@@ -65,8 +80,9 @@ def draw(target: Path, plan: Plan, title: str) -> None:
     step.axhline(plan.ceiling.bytes / GIB, color="#b91c1c", linewidth=1.5)
     step.set_ylim(0, None)
     step.set_xticks([])
-    step.set_xlabel("two steps, from left to right")
-    step.set_title(f"training at {train.bucket}, batch {train.batch}")
+    step.set_xlabel(speak(Said(N_("two steps, from left to right"))))
+    values: dict[str, Value] = {"bucket": str(train.bucket), "batch": train.batch}
+    step.set_title(speak(Said(N_("training at {bucket}, batch {batch}"), values)))
     for axes in (phases, step):
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
@@ -74,7 +90,11 @@ def draw(target: Path, plan: Plan, title: str) -> None:
     pyplot.close(figure)
 
 
-def draw_frontier(target: Path, frontier: Frontier, title: str) -> None:
+def _in_gib(size: int) -> Said:
+    return Said(UNITS["GiB"], {"number": Number(size / GIB, 2)})
+
+
+def draw_frontier(target: Path, frontier: Frontier, title: str, speak: Speak) -> None:
     """Write a PNG of memory against speed."""
     import matplotlib
 
@@ -85,28 +105,34 @@ def draw_frontier(target: Path, frontier: Frontier, title: str) -> None:
     sizes = [stop.device_bytes / GIB for stop in frontier.stops]
     times = [stop.step_time for stop in frontier.stops]
     axes.plot(sizes, times, color=COLOURS["activations"], marker="o", markersize=4)
+    limit = Said(N_("{size} may be taken"), {"size": _in_gib(frontier.limit)})
     axes.axvline(frontier.limit / GIB, color="#b91c1c", linewidth=1.5)
     axes.text(
         frontier.limit / GIB,
         0.98,
-        f" {frontier.limit / GIB:.2f} GiB may be taken",
+        f" {speak(limit)}",
         color="#b91c1c",
         va="top",
         transform=axes.get_xaxis_transform(),
     )
     for stop in frontier.stops:
         if stop.chosen:
+            values: dict[str, Value] = {
+                "size": _in_gib(stop.device_bytes),
+                "ratio": Number(stop.step_time, 3),
+            }
             axes.plot(stop.device_bytes / GIB, stop.step_time, "o", color=COLOURS["weights"], markersize=9)
             axes.annotate(
-                f"auto: {stop.device_bytes / GIB:.2f} GiB, {stop.step_time:.3f}×",
+                speak(Said(N_("auto: {size}, {ratio}×"), values)),
                 (stop.device_bytes / GIB, stop.step_time),
                 (10, 10),
                 textcoords="offset points",
                 color=COLOURS["weights"],
             )
-    axes.set_xlabel("device, GiB (2³⁰ bytes)")
-    axes.set_ylabel("step time, with nothing computed twice = 1")
-    axes.set_title(f"{title}: memory against speed at {frontier.bucket}, batch {frontier.batch}")
+    axes.set_xlabel(speak(Said(N_("device, {unit}"), {"unit": Said(UNIT)})))
+    axes.set_ylabel(speak(Said(N_("step time, with nothing computed twice = 1"))))
+    head: dict[str, Value] = {"job": title, "bucket": str(frontier.bucket), "batch": frontier.batch}
+    axes.set_title(speak(Said(N_("{job}: memory against speed at {bucket}, batch {batch}"), head)))
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(target, format="png")

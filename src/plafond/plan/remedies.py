@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
+from plafond.language.said import Said
 from plafond.memory.collector import paused
 from plafond.plan.changes import Change, Values, change_of, changed
 from plafond.plan.forecast import Forecaster, Plan
@@ -38,7 +39,7 @@ class Remedy:
     fits: bool
     time_ratio: float
     quality: str
-    why: str
+    why: Said
 
 
 def remedies(plan: Plan, only: Container[str] | None = None) -> tuple[Remedy, ...]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from plafond.families import family_for
 from plafond.families._contract import Risk
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_, Said, Value
+
+RISKY = N_(
+    "train.gradient_checkpointing is false with {settings}: on {model} this often runs out of memory; first try it with"
+    " true and batch_size 1, and climb from there"
+)
 
 
-def risk_warning(process: ProcessConfig) -> str | None:
+def risk_warning(process: ProcessConfig) -> Said | None:
     """One sentence when every block keeps all and the job has settings that its family says are risky."""
     if process.train.gradient_checkpointing is not False or process.plafond.activation_plan is not None:
         return None
@@ -23,17 +29,14 @@ def risk_warning(process: ProcessConfig) -> str | None:
     found = [risk for risk in family_for(process.model.arch).risks if _meets(has, risk)]
     if not found:
         return None
-    marks = [f"resolution {has.side}"]
+    settings: list[Value] = [Said(N_("resolution {size}"), {"size": has.side})]
     if any(risk.batch > 1 for risk in found):
-        marks.append(f"batch_size {has.batch}")
+        settings.append(f"batch_size {has.batch}")
     if any(risk.resolutions > 1 for risk in found):
-        marks.append(f"{has.resolutions} resolutions")
+        settings.append(Said(N_("{number} resolutions"), {"number": has.resolutions}))
     if any(risk.controls > 0 for risk in found):
-        marks.append(f"{has.controls} control images")
-    return (
-        f"train.gradient_checkpointing is false with {', '.join(marks)}: on {process.model.arch} this often runs out"
-        " of memory; first try it with true and batch_size 1, and climb from there"
-    )
+        settings.append(Said(N_("{number} control images"), {"number": has.controls}))
+    return Said(RISKY, {"settings": tuple(settings), "model": process.model.arch})
 
 
 def _meets(has: Risk, risk: Risk) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_, Said
 from plafond.plan.changes import Values
 
 PREVIEW_SIDES = (768, 512)
@@ -16,11 +17,13 @@ SMALLEST_RANK = 4
 
 EIGHT_BIT = {"adamw": "adamw8bit", "adam": "adam8bit", "lion": "lion8bit"}
 
-FORMATS = (("qfloat8", 8, "eight bits"), ("uint4", 4, "four bits"))
+FORMATS = (("qfloat8", 8, N_("eight bits")), ("uint4", 4, N_("four bits")))
 """Number formats for frozen weights, by the names that AI Toolkit knows, with their width."""
 
 WIDTHS = {"float8": 8, "int8": 8, "nf4": 4, **{f"uint{bits}": bits for bits in range(2, 9)}}
 """Bits of the formats that weights are stored in."""
+
+AS_MUCH_AS_FITS = Said(N_("blocks keep as much as there is room for, and recompute the rest"))
 
 MODEL_IS_THERE = frozenset({"load", "train", "preview", "save"})
 """Phases in which the model that is trained is on the device."""
@@ -36,7 +39,7 @@ class Option:
     """
 
     values: Values
-    why: str
+    why: Said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ def _checkpointing(process: ProcessConfig) -> Rung:
     asked = process.train.gradient_checkpointing is False and process.plafond.activation_plan is None
     option = Option(
         values={"train.gradient_checkpointing": True},
-        why="blocks are recomputed in the backward pass instead of being kept",
+        why=Said(N_("blocks are recomputed in the backward pass instead of being kept")),
     )
     return Rung(id="checkpointing_on", phases=frozenset({"train"}), options=(option,) if asked else ())
 
@@ -89,10 +92,9 @@ def _leaner_plan(process: ProcessConfig) -> Rung:
     options = []
     pinned = process.plafond.activation_plan
     if pinned is None and process.train.gradient_checkpointing is False:
-        why = "blocks keep as much as there is room for, and recompute the rest"
-        options.append(Option(values={"train.gradient_checkpointing": "auto"}, why=why))
+        options.append(Option(values={"train.gradient_checkpointing": "auto"}, why=AS_MUCH_AS_FITS))
     if pinned != "offload":
-        why = "blocks keep only their inputs, and these in main memory"
+        why = Said(N_("blocks keep only their inputs, and these in main memory"))
         options.append(Option(values={"plafond.activation_plan": "offload"}, why=why))
     return Rung(id="leaner_plan", phases=frozenset({"train"}), options=tuple(options))
 
@@ -103,14 +105,20 @@ def _smaller_batch(process: ProcessConfig) -> Rung:
     if not any(data.batch_size for data in process.datasets):
         for part in (part for part in range(size - 1, 0, -1) if size % part == 0):
             micros = count * size // part
-            pictures = "one picture" if part == 1 else f"{part} pictures"
-            options.append(
-                Option(
-                    values={"train.batch_size": part, "train.gradient_accumulation": micros},
-                    why=f"{pictures} at a time; {micros} batches make one step of as many pictures as before",
-                )
-            )
+            values = {"train.batch_size": part, "train.gradient_accumulation": micros}
+            options.append(Option(values=values, why=_at_a_time(part, micros)))
     return Rung(id="smaller_batch", phases=frozenset({"train"}), options=tuple(options))
+
+
+def _at_a_time(pictures: int, batches: int) -> Said:
+    values = {"pictures": pictures, "batches": batches}
+    if pictures == 1:
+        text = N_("one picture at a time; {batches} batches make one step of as many pictures as before")
+    else:
+        text = N_(
+            "{pictures} pictures at a time; {batches} batches make one step of as many pictures as before"
+        )
+    return Said(text, values)
 
 
 def _live_text(process: ProcessConfig) -> bool:
@@ -123,7 +131,7 @@ def _live_text(process: ProcessConfig) -> bool:
 def _text(process: ProcessConfig) -> Rung:
     option = Option(
         values={"train.cache_text_embeddings": True},
-        why="captions are encoded once and the text encoder leaves the device",
+        why=Said(N_("captions are encoded once and the text encoder leaves the device")),
     )
     asked = _live_text(process) and not process.train.train_text_encoder
     return Rung(id="cache_text_unload_te", phases=MODEL_IS_THERE, options=(option,) if asked else ())
@@ -136,7 +144,7 @@ def _drawn(process: ProcessConfig) -> bool:
 def _tiles(process: ProcessConfig) -> Rung:
     option = Option(
         values={"plafond.tiled_previews": True},
-        why="previews are decoded in overlapping tiles; training is not touched",
+        why=Said(N_("previews are decoded in overlapping tiles; training is not touched")),
     )
     asked = _drawn(process) and not process.plafond.tiled_previews
     return Rung(id="tiled_vae", phases=frozenset({"preview"}), options=(option,) if asked else ())
@@ -158,8 +166,8 @@ def _previews(process: ProcessConfig) -> Rung:
                     own = getattr(item, name)
                     if side < own != usual:
                         values[f"sample.samples.{place}.{name}"] = side
-            options.append(Option(values=values, why="smaller previews; training is not touched"))
-        why = "no previews; training is not touched"
+            options.append(Option(values=values, why=Said(N_("smaller previews; training is not touched"))))
+        why = Said(N_("no previews; training is not touched"))
         options.append(Option(values={"train.disable_sampling": True}, why=why))
     return Rung(id="cheaper_preview", phases=frozenset({"preview"}), options=tuple(options))
 
@@ -174,7 +182,8 @@ def _streaming(process: ProcessConfig) -> Rung:
             values["model.layer_offloading_transformer_percent"] = 1.0
         if model.layer_offloading_text_encoder_percent < 1:
             values["model.layer_offloading_text_encoder_percent"] = 1.0
-    option = Option(values=values, why="frozen blocks stay in main memory and visit the device in turn")
+    why = Said(N_("frozen blocks stay in main memory and visit the device in turn"))
+    option = Option(values=values, why=why)
     phases = MODEL_IS_THERE | {"encode_text"}
     return Rung(id="stream_blocks", phases=phases, options=(option,) if values else ())
 
@@ -182,7 +191,7 @@ def _streaming(process: ProcessConfig) -> Rung:
 def _quantize(process: ProcessConfig) -> Rung:
     model, options = process.model, []
     have = WIDTHS.get(model.weight_format or "", 16)
-    for name, width, words in FORMATS:
+    for name, width, said in FORMATS:
         if process.network is None or width >= have:
             continue
         values: dict[str, Any] = {} if model.quantize else {"model.quantize": True}
@@ -191,27 +200,30 @@ def _quantize(process: ProcessConfig) -> Rung:
         if not model.quantize and not model.quantize_te:
             # left out, it would follow
             values["model.quantize_te"] = False
-        options.append(Option(values=values, why=f"frozen weights of the blocks take {words} each"))
+        why = Said(N_("frozen weights of the blocks take {width} each"), {"width": Said(said)})
+        options.append(Option(values=values, why=why))
     return Rung(id="quantize", phases=MODEL_IS_THERE, options=tuple(options), quality="may_change")
 
 
 def _quantize_text(process: ProcessConfig) -> Rung:
     model, options = process.model, []
     have = WIDTHS.get(model.text_format or "", 16)
-    for name, width, words in FORMATS:
+    for name, width, said in FORMATS:
         if width >= have:
             continue
         values: dict[str, Any] = {} if model.quantize_te else {"model.quantize_te": True}
         if model.qtype_te != name:
             values["model.qtype_te"] = name
-        options.append(Option(values=values, why=f"weights of the text encoders take {words} each"))
+        why = Said(N_("weights of the text encoders take {width} each"), {"width": Said(said)})
+        options.append(Option(values=values, why=why))
     phases = frozenset({"encode_text"}) | (MODEL_IS_THERE if _live_text(process) else frozenset())
     return Rung(id="quantize_te", phases=phases, options=tuple(options), quality="may_change")
 
 
 def _optimizer(process: ProcessConfig) -> Rung:
     name = EIGHT_BIT.get(process.train.optimizer)
-    option = Option(values={"train.optimizer": name}, why="the optimizer's moments take one byte each")
+    why = Said(N_("the optimizer's moments take one byte each"))
+    option = Option(values={"train.optimizer": name}, why=why)
     return Rung(
         id="eight_bit_optimizer",
         phases=MODEL_IS_THERE - {"load"},
@@ -231,7 +243,8 @@ def _top_bucket(process: ProcessConfig) -> Rung:
             for place, data in enumerate(process.datasets)
             if max(data.resolution) >= top
         }
-        options.append(Option(values=values, why=f"nothing is trained at {top} any more"))
+        why = Said(N_("nothing is trained at {size} any more"), {"size": top})
+        options.append(Option(values=values, why=why))
     phases = frozenset({"train", "cache_latents"})
     return Rung(id="drop_top_bucket", phases=phases, options=tuple(options), quality="may_change")
 
@@ -240,6 +253,6 @@ def _rank(process: ProcessConfig) -> Rung:
     options = []
     if process.network is not None and process.network.linear > SMALLEST_RANK:
         rank = process.network.linear // 2
-        why = "half the rank halves the LoRA, its gradients and the optimizer's state"
+        why = Said(N_("half the rank halves the LoRA, its gradients and the optimizer's state"))
         options.append(Option(values={"network.linear": rank}, why=why))
     return Rung(id="smaller_rank", phases=MODEL_IS_THERE, options=tuple(options), quality="may_change")

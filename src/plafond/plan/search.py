@@ -15,24 +15,20 @@ from plafond.errors import JobError
 from plafond.job.editing import EditError, edit
 from plafond.job.reading import job_of
 from plafond.job.schema import Job, ProcessConfig
+from plafond.language.said import Said
 from plafond.plan.changes import Change, Values, change_of, changed, value_at
 from plafond.plan.forecast import Plan
 from plafond.plan.pace import work
-from plafond.plan.rungs import Option, Rung, ladder
+from plafond.plan.rungs import AS_MUCH_AS_FITS, Option, Rung, ladder
 
 FASTER = 0.99
 """A change that makes steps at least this much shorter is worth making although the job fits without it."""
 
-RECOMPUTING = Option(values={"train.gradient_checkpointing": True}, why="")
+RECOMPUTING = Option(values={"train.gradient_checkpointing": True}, why=Said(""))
 AUTO = Rung(
     id="leaner_plan",
     phases=frozenset({"train"}),
-    options=(
-        Option(
-            values={"train.gradient_checkpointing": "auto"},
-            why="blocks keep as much as there is room for, and recompute the rest",
-        ),
-    ),
+    options=(Option(values={"train.gradient_checkpointing": "auto"}, why=AS_MUCH_AS_FITS),),
 )
 
 
@@ -54,7 +50,7 @@ class Step:
     process: int
     change: Change
     quality: str
-    why: str
+    why: Said
     saves_bytes: int = 0
     time_ratio: float = 1.0
 

@@ -16,9 +16,15 @@ from plafond.data.folder import Scan, scan
 from plafond.families._contract import Family
 from plafond.job.dataset import DatasetConfig
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_, Said, all_of
 
 WORST_ASPECT = (2, 1)
 """Sides of the long picture that stands in when the data is not at hand."""
+
+ASSUMED_PICTURES = N_("{where}: not here; planned for square and 2:1 pictures of every resolution")
+ASSUMED_CLIPS = N_(
+    "{where}: not here; planned for square and 2:1 clips of {frames} frames of every resolution"
+)
 
 reader: ContextVar[Callable[[DatasetConfig, int], Scan]] = ContextVar("reader", default=scan)
 """Reads a data set; a process that plans again and again may remember what it has read."""
@@ -31,25 +37,21 @@ class Shapes:
     Args:
         batches: the largest number of items of each bucket's batches, from the largest bucket to the smallest.
         mixed: not all batches have the same shape, so a run tries the largest before its first step.
-        assumed: why these shapes were assumed; empty when they were read from the data.
+        assumed: why these shapes were assumed; None when they were read from the data.
     """
 
     batches: dict[Bucket, int]
     mixed: bool
-    assumed: str = ""
+    assumed: Said | None = None
 
 
 def shapes_of(process: ProcessConfig, family: Family) -> Shapes:
     """Read the headers of the job's pictures, or assume the usual shapes where a folder is not there."""
     missing = [data for data in process.datasets if not Path(data.folder_path).expanduser().exists()]
     if missing or not process.datasets:
-        names = ", ".join(data.folder_path for data in missing) or "the job has no datasets"
         batches = _assumed(process, family)
-        return Shapes(
-            batches=batches,
-            mixed=len(batches) > 1,
-            assumed=f"{names}: not here; planned for square and 2:1 {_kind(batches)} of every resolution",
-        )
+        said = _said(tuple(data.folder_path for data in missing), batches)
+        return Shapes(batches=batches, mixed=len(batches) > 1, assumed=said)
     read = reader.get()
     scans = [take_frames(read(config, i), family.frames) for i, config in enumerate(process.datasets)]
     scans = [match_openings(match_controls(found, family.controls), family.opened) for found in scans]
@@ -77,11 +79,13 @@ def _assumed(process: ProcessConfig, family: Family) -> dict[Bucket, int]:
     return _largest_first(found)
 
 
-def _kind(batches: dict[Bucket, int]) -> str:
+def _said(missing: tuple[str, ...], batches: dict[Bucket, int]) -> Said:
+    """Which folders are missing, and what stands in for them."""
+    where = missing or Said(N_("the job has no datasets"))
     frames = sorted({bucket.frames for bucket in batches})
     if frames == [1]:
-        return "pictures"
-    return f"clips of {' and '.join(map(str, frames))} frames"
+        return Said(ASSUMED_PICTURES, {"where": where})
+    return Said(ASSUMED_CLIPS, {"where": where, "frames": all_of(frames)})
 
 
 def _largest_first(found: dict[Bucket, int]) -> dict[Bucket, int]:

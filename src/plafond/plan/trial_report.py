@@ -7,8 +7,8 @@ from typing import Any
 
 from plafond.memory import calibration
 from plafond.memory.virtual import shown
-from plafond.plan.report import NAMES
 from plafond.plan.trial import Result, Row
+from plafond.plan.words import NAMES
 
 
 def text(result: Result) -> str:

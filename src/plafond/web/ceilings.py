@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from plafond.jobs.queue import Where
 from plafond.memory.calibration import with_overhead
-from plafond.memory.gpus import Ceiling, catalogued, context_overhead, gib
-from plafond.plan.terminal import ceiling_of, no_ceiling
+from plafond.memory.gpus import Ceiling, catalogued, context_overhead
+from plafond.plan.terminal import ceiling_of, free_on, no_ceiling
 
 
 def is_virtual(where: Where) -> bool:
@@ -33,7 +33,7 @@ def ceiling_at(where: Where) -> Ceiling:
         free = int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
     finally:
         pynvml.nvmlShutdown()
-    found = Ceiling(free, context_overhead(), f"{gib(free)} free on {name}", catalogued(name))
+    found = Ceiling(free, context_overhead(), free_on(name, free), catalogued(name))
     return with_overhead(found, name)
 
 

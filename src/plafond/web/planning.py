@@ -10,7 +10,7 @@ import os
 import queue
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -132,15 +132,17 @@ def answer(question: Question, say: Say) -> None:
 
 def _forecast(job: Job, question: Question, say: Say) -> None:
     """The plan of every process, then what would help, one by one."""
+    from plafond.language.speech import speaker
     from plafond.memory.collector import paused
     from plafond.plan.forecast import Forecaster
     from plafond.plan.remedies import each_remedy
-    from plafond.plan.report import as_json
+    from plafond.plan.report import as_json, remedy_as_json
     from plafond.plan.risks import risk_warning
 
     def step(phase: str, done: int, count: int) -> None:
         say("step", phase=phase, done=done, count=count)
 
+    speak = speaker(question.language)
     virtual = is_virtual(question.where)
     ceiling = ceiling_at(question.where)
     plans = []
@@ -149,14 +151,14 @@ def _forecast(job: Job, question: Question, say: Say) -> None:
             plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
         plans.append(plan)
         notes = (risk_warning(process), plan.shapes.assumed)
-        report = as_json(job, plan, (), [*job.warnings, *(note for note in notes if note)])
-        say("plan", process=index, sentence=sentence(plan), limited=_limited(question), plan=report)
+        report = as_json(job, plan, (), [*job.warnings, *(note for note in notes if note)], speak)
+        say("plan", process=index, sentence=sentence(plan, speak), limited=_limited(question), plan=report)
     for index, plan in enumerate(plans):
         if plan.verdict == "fits" or not question.remedies:
             continue
         with job.placing(index), paused():
             for remedy in each_remedy(plan):
-                say("remedy", process=index, remedy=asdict(remedy))
+                say("remedy", process=index, remedy=remedy_as_json(remedy, speak))
 
 
 def _limited(question: Question) -> bool:
@@ -166,20 +168,21 @@ def _limited(question: Question) -> bool:
 
 
 def _fit(job: Job, question: Question, say: Say) -> None:
+    from plafond.language.speech import speaker
     from plafond.plan.fit import Fitter
     from plafond.plan.fit_report import as_json
 
     virtual = is_virtual(question.where)
     fitter = Fitter(job, ceiling_at(question.where), virtual=virtual, allow_quality=question.quality)
     fitted = fitter.fit()
-    say("fitted", text=fitted.text, report=dict(as_json(fitted, None)))
+    say("fitted", text=fitted.text, report=dict(as_json(fitted, None, speaker(question.language))))
 
 
 def _diagnose(job: Job, question: Question, say: Say) -> None:
     from plafond.advice.against_plan import ON_THE_CARD, for_job
     from plafond.advice.diagnose import diagnose
-    from plafond.language.speech import speaker
     from plafond.advice.report import as_json
+    from plafond.language.speech import speaker
     from plafond.plan.forecast import Forecaster
 
     found = diagnose(question.log.encode())
