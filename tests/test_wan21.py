@@ -20,6 +20,7 @@ from micro_clips import make_clip
 from plafond.data.clips import read_header
 from plafond.job.model import ModelConfig
 from plafond.job.train import TrainConfig
+from plafond.language.speech import speaker
 from plafond.plan.report import as_json
 from runs import folder_of, run, weights
 
@@ -61,7 +62,7 @@ class TestWan21(FamilyChecks):
         plan = self.check_plan_of(path)
         buckets = {(phase.phase, str(phase.bucket)) for phase in plan.phases}
         assert {("train", "64x64x9f"), ("train", "64x64"), ("preview", "96x64x5f")} <= buckets
-        described = as_json(plafond.load_job(path), plan, [], [])
+        described = as_json(plafond.load_job(path), plan, [], [], speaker("en"))
         assert {phase["frames"] for phase in described["phases"] if phase["phase"] == "train"} == {1, 9}
         run(path, fresh=True)
         result = folder_of(path)
