@@ -16,7 +16,8 @@ from plafond.jobs.home import Home
 from plafond.training.run_folder import RunFolder
 from plafond.web.curves import MOST_POINTS, Curves, recovered_steps, smoothed
 from plafond.web.draft import Draft
-from plafond.web.fields import DATASET, PANELS, SAMPLE, TARGET, TRAINING, Control
+from plafond.web.fields import DATASET, PANELS, SAMPLE, TARGET, TRAINING
+from plafond.web.kinds import Control
 from plafond.web.places import OutsideError, Places, inside
 from plafond.web.starts import base_models, choose, chosen, defaults, new_text
 

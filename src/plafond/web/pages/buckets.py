@@ -7,7 +7,7 @@ from typing import Any
 from nicegui import ui
 
 from plafond.families import families
-from plafond.web.fields import RESOLUTIONS
+from plafond.web.kinds import RESOLUTIONS
 from plafond.web.pages.charts import INK
 from plafond.web.pages.hints import told
 from plafond.web.site import Site

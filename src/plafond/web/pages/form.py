@@ -16,7 +16,8 @@ from plafond.jobs.queue import Where
 from plafond.jobs.store import ACTIVE, QUEUED, Entry
 from plafond.web import saving
 from plafond.web.draft import Draft
-from plafond.web.fields import MODEL, PANELS, TRAINING, TRIGGER, Panel
+from plafond.web.fields import MODEL, PANELS, TRAINING, TRIGGER
+from plafond.web.kinds import Panel
 from plafond.web.pages.editor import Editor
 from plafond.web.pages.forecast import Forecast
 from plafond.web.pages.frame import frame, heading

@@ -9,7 +9,7 @@ from nicegui import ui
 from nicegui.elements.mixins.value_element import ValueElement
 
 from plafond.web.draft import Draft
-from plafond.web.fields import RESOLUTIONS, Field
+from plafond.web.kinds import RESOLUTIONS, Field
 from plafond.web.words import Words
 
 Changed = Callable[["Input", Any], None]
