@@ -135,7 +135,7 @@ class FamilyChecks:
         for base in self.family.base_models:
             source = self.family.locate(ModelConfig(name_or_path=base.repo, arch=base.arch))
             with torch.device("meta"):
-                transformer = self.family.build_transformer(source.config("transformer"))
+                transformer = self.family.build_transformer(source.config(self.family.denoiser))
                 encoders = self.family.build_text_encoders(source)
                 self.family.build_vae(source)
             assert _size(transformer) == base.transformer_parameters

@@ -253,7 +253,9 @@ class _Pass(torch.autograd.Function):
             for place, (tensor, _) in ((place, ctx.inputs[place]) for place in backward.inputs)
         ]
         given += [state[place] for place in backward.state]
-        given += [tangents[place] for place in backward.tangents]
+        given += [
+            _laid_out(tangents[place], joint.tangents[place].meta["val"]) for place in backward.tangents
+        ]
         learning = [tensor.requires_grad for tensor in state]
         ctx.kept, ctx.inputs, kept, state, tangents = None, {}, [], [], ()
         with as_written():
@@ -269,6 +271,16 @@ class _Pass(torch.autograd.Function):
             further.append(own[1] if own else None)
             rest = [pair for pair in rest if pair is not own]
         return None, None, None, None, None, *gradients[:count], *trained, *further
+
+
+def _laid_out(tangent: Any, like: Tensor) -> Tensor:
+    """A result's gradient as the written-down operations expect it: with the strides of the result."""
+    given: Tensor = tangent
+    sides = zip(like.shape, like.stride(), given.stride(), strict=True)
+    if all(expected == found for size, expected, found in sides if size > 1):
+        return given
+    copy = torch.empty_strided(like.shape, like.stride(), dtype=given.dtype, device=given.device)
+    return copy.copy_(given)
 
 
 def plan_blocks(model: nn.Module, target: Target) -> dict[str, list[PlannedBlock]]:

@@ -100,6 +100,15 @@ class Family(Protocol):
     """Folders of the checkpoint that hold text encoders and tokenizers."""
     lora_blocks: tuple[str, ...]
     """Substrings of the dotted names of layers that get a LoRA by default."""
+    denoiser: str = "transformer"
+    """The folder of a checkpoint that holds the denoising model, and what stands before its names in LoRA files of
+    diffusers."""
+    conv_blocks: tuple[str, ...] = ()
+    """Substrings of the dotted names of layers that get a LoRA, too, where ``network.conv`` asks for convolutions."""
+    honours_alpha: bool = False
+    """``network.linear_alpha`` counts; elsewhere a LoRA's scale is 1."""
+    flow: bool = True
+    """Trained on straight lines between noise and picture; else on the schedule that `schedule` gives."""
     base_version: str
     """``ss_base_model_version`` of saved files."""
     lora_format: str
@@ -131,6 +140,10 @@ class Family(Protocol):
         self, transformer: nn.Module, noisy: Tensor, sigma: Tensor, text: TextEmbedding, settings: TrainConfig
     ) -> Tensor:
         """The model's velocity (B, C, h, w) at noise level `sigma` (B,) in [0, 1]; `text` is batched."""
+
+    def schedule(self, source: Source) -> Mapping[str, Any]:
+        """The configuration of the noise schedule, of families without `flow`."""
+        return source.config("scheduler", "scheduler_config.json")
 
     def shift(self, latent_height: int, latent_width: int) -> float:
         """Exponent ``mu`` of the resolution-dependent timestep shift."""
@@ -214,6 +227,10 @@ class Family(Protocol):
     """The transformer's configuration key of each group of identical blocks, by the group's attribute name. Groups of
     one key keep the same in training, what is asked of the first of them."""
 
+    def block_counts(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """How many blocks each group of a transformer of this configuration has."""
+        return {group: int(config[key]) for group, key in self.depth.items()}
+
     miniature: Mapping[str, Mapping[str, Any]]
     """Changes to the parts' published configurations that make a model which a CPU runs in seconds, to measure it."""
 
@@ -231,3 +248,7 @@ class Family(Protocol):
 
     def native_table(self, transformer: nn.Module) -> list[Entry]:
         """Names of the original release, layer by layer."""
+
+    def kohya_names(self, transformer: nn.Module) -> Mapping[str, str] | None:
+        """Layers by their dotted names, as kohya's LoRA files call them; None where other names are usual."""
+        return None

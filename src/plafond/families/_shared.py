@@ -46,6 +46,8 @@ def load_denoiser(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    part: str = "transformer",
+    inside: str = "",
 ) -> nn.Module:
     """The frozen transformer, from its folder or from a single file.
 
@@ -55,6 +57,8 @@ def load_denoiser(
         table: the names of the original release, see `Family.native_table`.
         device: where it goes.
         dtype: what it is kept in.
+        part: its folder in a checkpoint.
+        inside: what stands before its names in a single file that holds more.
     """
     from plafond.model.native import to_diffusers
 
@@ -63,10 +67,10 @@ def load_denoiser(
         return to_diffusers(state, table(built), shapes, what="the transformer file")
 
     if source.transformer_file is None:
-        return load_part(source, "transformer", model, device=device, dtype=dtype)
-    config = source.config("transformer")
+        return load_part(source, part, model, device=device, dtype=dtype)
+    config = source.config(part)
     built, state = read_transformer_file(
-        source.transformer_file, lambda: model.from_config(config), translate
+        source.transformer_file, lambda: model.from_config(config), translate, inside
     )
     return assign(built, state, device=device, dtype=dtype).eval()
 

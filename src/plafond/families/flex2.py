@@ -43,6 +43,8 @@ class Flex2(Flux):
     controls = 4
     inpaints = True
     model_options = (*CHANCES, *SWITCHES)
+    # FLUX.1 stands for this shape where a miniature is wanted
+    miniature: Mapping[str, Mapping[str, Any]] = {}
     risks: tuple[Risk, ...] = (Risk(side=512, batch=4), Risk(side=1024, resolutions=2))
     base_version = "flex2"
     base_models: tuple[BaseModel, ...] = (

@@ -46,8 +46,6 @@ PROCESS: Mapping[str, Known] = {
 }
 
 NETWORK: Mapping[str, Known] = {
-    "conv": Known(None, "only linear layers get an adapter"),
-    "conv_alpha": Known(None, switch="conv"),
     "old_lokr_format": Known(False),
     "split_multistage_loras": Known(True),
     "all_layers": Known(False),
@@ -169,14 +167,13 @@ TRAIN: Mapping[str, Known] = {
         *("do_paramiter_swapping", "merge_network_on_save"),
     ),
     **_none(
-        *("snr_gamma", "min_snr_gamma", "latent_feature_extractor_path", "diffusion_feature_extractor_path"),
+        *("snr_gamma", "latent_feature_extractor_path", "diffusion_feature_extractor_path"),
         *("negative_prompt", "adapter_assist_name_or_path", "adapter_assist_type"),
     ),
 }
 
 MODEL: Mapping[str, Known] = {
     "dtype": Known(None, "train.dtype is used"),
-    "is_v_pred": Known(False),
     "model_paths": Known({}),
     "text_encoder_bits": Known(16, "use quantize_te and qtype_te"),
     "use_text_encoder_1": Known(True),

@@ -58,6 +58,9 @@ class ModelConfig(Section):
     )
     arch: Arch = Field("sd1", description="Architecture; a variant may follow a colon, as in zimage:turbo.")
     arch_tag: str | None = Field(None, description="The variant that followed the colon in arch.")
+    is_v_pred: Flag = Field(
+        False, description="Stable Diffusion: the model predicts v instead of noise, whatever its files say."
+    )
     quantize: Flag = Field(
         False, description="Store the frozen weights of the denoising model in fewer bits."
     )

@@ -66,6 +66,12 @@ class NetworkConfig(Section):
         gt=0,
         description="Numerator of the scale alpha/rank; transformers always use scale 1, as AI Toolkit does.",
     )
+    conv: int | None = Field(
+        None,
+        ge=1,
+        description="Rank of the adapters of UNets' convolutions; without it only attention gets adapters.",
+    )
+    conv_alpha: float | None = Field(None, gt=0, description="Numerator of their scale; conv when not given.")
     dropout: float | None = Field(
         None, ge=0, lt=1, description="Probability that an adapter's hidden value is zeroed while training."
     )

@@ -38,8 +38,25 @@ def not_yet(process: ProcessConfig, path: KeyPath, source: Source) -> None:
             stands = (*place, key) in source.lines or (*place, key) in source.overrides
             if stands and getattr(section, key) != type(section).model_fields[key].get_default():
                 source.warn((*place, key), f"{NOT_YET}; {consequence}" if consequence else NOT_YET)
+    _elsewhere(process, path, source)
     _formats(process.model, (*path, "model"), source)
     _options(process.model, (*path, "model", "model_kwargs"), source)
+
+
+def _elsewhere(process: ProcessConfig, path: KeyPath, source: Source) -> None:
+    """Warn of settings that mean something for other architectures only."""
+    family = next((each for each in families() if process.model.arch in each.archs), None)
+    if family is None:
+        return
+    arch = process.model.arch
+    if process.network and process.network.conv and not family.conv_blocks:
+        source.warn(
+            (*path, "network", "conv"), f"not used by plafond for {arch}, whose blocks have no convolutions"
+        )
+    if process.train.min_snr_gamma and family.flow:
+        source.warn(
+            (*path, "train", "min_snr_gamma"), f"not used by plafond for {arch}, which has no noise schedule"
+        )
 
 
 def _options(model: ModelConfig, path: KeyPath, source: Source) -> None:

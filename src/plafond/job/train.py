@@ -159,6 +159,11 @@ class TrainConfig(Section):
     switch_boundary_every: int = Field(
         1, ge=1, description="Steps before a model of two experts changes the expert."
     )
+    min_snr_gamma: float | None = Field(
+        None,
+        gt=0,
+        description="Stable Diffusion: steps whose signal is above this many times the noise count less.",
+    )
     diff_output_preservation: Flag = Field(
         False,
         description="Also train each picture's caption, with the class in the trigger's place, to stay as it is.",

@@ -88,7 +88,7 @@ class Rehearsal:
         self.activations = Activations(default=asked_for(process))
         self.menus: dict[str, Menu] = {}
         self.dtype = DTYPES[process.train.dtype]
-        self.config = source.config("transformer")
+        self.config = source.config(family.denoiser)
 
     # ------------------------------------------------------------------------------------------------ phases
 

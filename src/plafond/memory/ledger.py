@@ -375,12 +375,12 @@ def _sum_of_gradients(args: tuple[Any, ...]) -> bool:
 
 
 def blocks_of(model: nn.Module) -> list[tuple[Block, nn.Module]]:
-    """The blocks of a model: the items of the module lists that stand directly in it."""
-    found = []
-    for group, child in model.named_children():
-        if isinstance(child, nn.ModuleList):
-            found += [(Block(group, index), block) for index, block in enumerate(child)]
-    return found
+    """The blocks of a model: the items of the module lists that stand directly in it, or what it calls its blocks."""
+    lists = {name: child for name, child in model.named_children() if isinstance(child, nn.ModuleList)}
+    groups: dict[str, list[nn.Module]] = getattr(model, "block_groups", lists)
+    return [
+        (Block(group, index), block) for group, blocks in groups.items() for index, block in enumerate(blocks)
+    ]
 
 
 def block_in(name: str) -> Block | None:

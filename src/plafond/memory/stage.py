@@ -197,13 +197,16 @@ class Stage:
             self.trainee.weights()
 
     def menus(self) -> dict[str, Menu]:
-        """What a block of each group can keep: of its last block but one, which is like all but the ends."""
-        found = {
-            group: blocks[max(0, len(blocks) - 2)].learnt
-            for group, blocks in self.trainee.blocks.items()
-            if self.trainee.leaders.get(group, group) == group
-        }
-        return {group: learnt.menu for group, learnt in found.items() if learnt is not None}
+        """What a block of each group can keep: of its last block but one, which is like all but the ends.
+
+        Where that one has nothing before it that learns, the last one stands for the group.
+        """
+        found: dict[str, Menu] = {}
+        for group, blocks in self.trainee.blocks.items():
+            learnt = blocks[max(0, len(blocks) - 2)].learnt or blocks[-1].learnt
+            if learnt is not None and self.trainee.leaders.get(group, group) == group:
+                found[group] = learnt.menu
+        return found
 
     def close(self) -> None:
         """Stop attributing what the model does."""

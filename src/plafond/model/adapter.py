@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,26 +28,27 @@ class Adapter(nn.Module):
     alpha: float
     dropout: float
 
-    def __init__(self, base: nn.Linear | QuantizedLinear):
+    def __init__(self, base: nn.Linear | nn.Conv2d | QuantizedLinear):
         super().__init__()
         base.requires_grad_(False)
-        self.base = base
+        self.base: Any = base
         self.multiplier = 1.0
 
     @property
     def in_features(self) -> int:
         """Features of the input, as of the base layer."""
-        return self.base.in_features
+        return int(self.base.in_features)
 
     @property
     def out_features(self) -> int:
         """Features of the output, as of the base layer."""
-        return self.base.out_features
+        return int(self.base.out_features)
 
     @property
     def weight(self) -> Tensor:
         """Weight of the base layer: diffusers reads ``.weight.dtype`` of some projections."""
-        return self.base.weight
+        weight: Tensor = self.base.weight
+        return weight
 
     def constants(self) -> tuple[float, ...]:
         """Numbers that its forward uses and that change while a model is trained."""
@@ -59,6 +61,9 @@ class Adapter(nn.Module):
     def derived(self) -> dict[str, Tensor]:
         """What files hold beside the trained tensors, for programs that want it in another form."""
         return {}
+
+    derived_names: tuple[str, ...] = ()
+    """The names of what `derived` gives."""
 
     def blank(self) -> str:
         """The name of the trained tensor that is zero at the start."""

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Loaded = TypeVar("Loaded")
 
 
+DENOISERS = ("transformer", "unet")
+"""Folders of checkpoints that hold denoising models."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """The parts of one base model.
@@ -35,7 +39,7 @@ class Source:
 
     def repo_of(self, part: str) -> str:
         """The folder or Hugging Face id that holds this part."""
-        return self.transformer_repo or self.repo if part.startswith("transformer") else self.repo
+        return self.transformer_repo or self.repo if part.startswith(DENOISERS) else self.repo
 
     @property
     def is_local(self) -> bool:
@@ -100,13 +104,14 @@ def shipped_config(repo: str, file: str) -> dict[str, Any] | None:
     return None
 
 
-def locate(model: ModelConfig, *, companion: str) -> Source:
+def locate(model: ModelConfig, *, companion: str, denoiser: str = "transformer") -> Source:
     """Sort out what ``model.name_or_path`` names.
 
     Args:
         model: the job's model section.
         companion: repository that supplies encoders and VAE when only a transformer file is given and
             ``extras_name_or_path`` is not.
+        denoiser: the folder of the denoising model.
 
     Raises:
         JobError: a local path that does not exist.
@@ -117,7 +122,7 @@ def locate(model: ModelConfig, *, companion: str) -> Source:
         path = find_file(name, "model.name_or_path")
         return Source(repo=_folder_or_id(extras or companion), transformer_file=path)
     if extras and extras != name:
-        return Source(repo=_folder_or_id(extras), transformer_repo=_folder_or_id(name, "transformer"))
+        return Source(repo=_folder_or_id(extras), transformer_repo=_folder_or_id(name, denoiser))
     return Source(repo=_folder_or_id(name))
 
 
@@ -180,10 +185,22 @@ def reading(what: str, load: Callable[[], Loaded]) -> Loaded:
         raise CheckpointError(f"cannot load {what}: {reason}") from error
 
 
+def read_tensors(path: Path, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a ``.safetensors`` file whose names begin with `prefix`."""
+    from safetensors import safe_open
+
+    def read() -> dict[str, Tensor]:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
+
+    return reading(str(path), read)
+
+
 def read_transformer_file(
     path: Path,
     build: Callable[[], nn.Module],
     translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]],
+    inside: str = "",
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """Build a transformer on the meta device and read a single file for it.
 
@@ -192,18 +209,18 @@ def read_transformer_file(
             ``model.diffusion_model.`` prefix.
         build: makes the model from its configuration.
         translate: turns native names into the model's.
+        inside: only tensors whose names begin so belong to it.
 
     Returns:
         The model, its parameters on the meta device, and a complete state dict for it.
     """
     from accelerate import init_empty_weights
     from diffusers.models.modeling_utils import no_init_weights
-    from safetensors.torch import load_file
 
     # what is computed from the configuration, such as the angles of a rotary embedding, is in no file
     with no_init_weights(), init_empty_weights():
         model = build()
-    state = reading(str(path), lambda: load_file(path))
+    state = read_tensors(path, inside)
     for prefix in ("model.diffusion_model.", "diffusion_model.", "transformer."):
         if all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}

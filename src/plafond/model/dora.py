@@ -25,6 +25,7 @@ class DoraLinear(LoraLinear):
     """A LoRA with a trained length for each row; its arguments are those of `LoraLinear`."""
 
     squares: Tensor
+    derived_names = ("dora_scale",)
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from plafond.errors import JobError
 from plafond.model import linear as _operations  # noqa: F401 - defines torch.ops.plafond
 from plafond.model.adapter import Adapter, kaiming
+from plafond.model.conv import LoraConv
 from plafond.model.quantized import QuantizedLinear, weight_of
 
 _BASES = (nn.Linear, QuantizedLinear)
@@ -155,6 +156,14 @@ class Targets:
         return not any(part in name for part in self.ignore)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Convolutions:
+    """What convolutions get: those of single pixels as linear layers do, wider ones `rank`, or nothing without one."""
+
+    rank: int | None
+    alpha: float
+
+
 class LoraNetwork:
     """The adapters of one model, in the model's own order.
 
@@ -223,11 +232,12 @@ def inject(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     kind: Callable[..., Adapter] = LoraLinear,
+    convolutions: Convolutions | None = None,
 ) -> LoraNetwork:
     """Freeze `model` and put an adapter on each of its linear layers that `targets` takes.
 
     The starting values are a function of `seed` alone, whatever the device. `kind` makes an adapter of the layer, the
-    rank and the alpha.
+    rank and the alpha; `convolutions` says what convolutions get, if they get any.
 
     Raises:
         JobError: nothing in the model matches.
@@ -235,13 +245,20 @@ def inject(
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     layers: dict[str, Adapter] = {}
-    found = [name for name, module in model.named_modules() if isinstance(module, _BASES)]
+    bases = _BASES if convolutions is None else (*_BASES, nn.Conv2d)
+    found = [name for name, module in model.named_modules() if isinstance(module, bases)]
     for name in found:
         if not targets.match(name):
             continue
-        base = model.get_submodule(name)
-        assert isinstance(base, _BASES)
-        layer = kind(base, rank, alpha, dropout=dropout, dtype=dtype)
+        base: Any = model.get_submodule(name)
+        made, own = kind, (rank, alpha)
+        if isinstance(base, nn.Conv2d) and convolutions is not None:
+            made = LoraConv
+            if set(base.kernel_size) != {1}:
+                if convolutions.rank is None:
+                    continue
+                own = convolutions.rank, convolutions.alpha
+        layer = made(base, *own, dropout=dropout, dtype=dtype)
         if not any(tensor.is_meta for tensor in layer.tensors().values()):
             layer.reset(generator)
         parent, _, child = name.rpartition(".")

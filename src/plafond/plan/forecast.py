@@ -268,8 +268,7 @@ class Forecaster:
             self._summary("train", bucket, batch, None, Ladder(curves, depths).plan(0), lambda: trace)
             return {group: curve.as_json() for group, curve in curves.items()}
 
-        config = self.source.config("transformer")
-        depths = {group: int(config[name]) for group, name in self.family.depth.items()}
+        depths = self.family.block_counts(self.source.config(self.family.denoiser))
         key = {**self._key("ladder", bucket, batch, None), "balance": self.balance}
         curves = kept_json(key, find, lambda kept: {name: Curve.from_json(one) for name, one in kept.items()})
         return Ladder(curves, depths)

@@ -14,9 +14,11 @@ from torch import Tensor
 
 import plafond
 from plafond.activations.blocks import at_home
+from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
 from plafond.model.experts import names_of
+from plafond.model.kohya import to_kohya
 from plafond.model.lora import LoraLinear, LoraNetwork
 from plafond.model.native import lora_to_native, to_native_names
 from plafond.training.run_folder import write_atomically
@@ -54,9 +56,13 @@ def save_lora(
     for ending, state in _adapters(whole, family, process):
         for place, form in enumerate(formats):
             path = target.with_stem(f"{target.stem}{ending}{'_diffusers' if place else ''}")
-            tensors = (
-                _native(state, network, transformer, family, dtype) if form == "native" else _diffusers(state)
-            )
+            names = family.kohya_names(transformer)
+            if form == "diffusers":
+                tensors = _diffusers(state, network, family)
+            elif names is not None:
+                tensors = to_kohya(state, network, names)
+            else:
+                tensors = _native(state, network, transformer, family, dtype)
             _write(path, tensors, metadata)
             written.append(path)
     return written
@@ -72,8 +78,14 @@ def _adapters(
         yield f"_{expert.name}", {own: state[name] for name, own in names_of(state, expert.name)}
 
 
-def _diffusers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"transformer.{name}": tensor.contiguous() for name, tensor in state.items()}
+def _diffusers(state: Mapping[str, Tensor], network: LoraNetwork, family: Family) -> dict[str, Tensor]:
+    """Without alpha: a scale that is not 1 goes into ``B``."""
+    found = {f"{family.denoiser}.{name}": tensor.contiguous() for name, tensor in state.items()}
+    for path, layer in network.layers.items():
+        name = f"{family.denoiser}.{path}.lora_B.weight"
+        if layer.alpha != layer.rank and name in found:
+            found[name] = found[name] * (layer.alpha / layer.rank)
+    return found
 
 
 def _native(
@@ -135,7 +147,8 @@ def save_transformer(
 
         def write_folder(path: Path) -> None:
             weights = {name: tensor.to("cpu", dtype) for name, tensor in transformer.state_dict().items()}
-            transformer.save_pretrained(path / "transformer", state_dict=weights)  # type: ignore[operator]
+            part = family_for(process.model.arch).denoiser
+            transformer.save_pretrained(path / part, state_dict=weights)  # type: ignore[operator]
             notes = json.dumps(dict(metadata), indent=1)
             (path / "plafond.json").write_text(notes, encoding="utf-8")
 
@@ -184,7 +197,9 @@ def describe(
         if network and network.type == "lokr"
         else None,
         "ss_network_dim": network.linear if network else None,
-        "ss_network_alpha": network.linear if network else None,
+        "ss_network_alpha": (network.linear_alpha if family.honours_alpha else network.linear)
+        if network
+        else None,
         "ss_network_dropout": network.dropout if network else None,
         "ss_learning_rate": train.lr,
         "ss_unet_lr": train.lr,

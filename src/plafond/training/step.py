@@ -19,9 +19,9 @@ from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
 from plafond.memory.residence import host_memory, put
 from plafond.training.embeddings import send
-from plafond.training.loss import even, noisy_latents, sample_losses
+from plafond.training.loss import even, sample_losses
+from plafond.training.objective import objective_of
 from plafond.training.randomness import derived_seed, generator
-from plafond.training.timesteps import draw_sigmas, loss_weights
 from plafond.training.trainee import Trainee
 
 
@@ -75,6 +75,7 @@ class Stepper:
         self.activations = activations or Activations(default=asked_for(process))
         self.trainee, self.family, self.process = trainee, family, process
         self.device, self.dtype = device, dtype
+        self.objective = objective_of(family, process.model)
 
     def run(self, micros: list[MicroBatch], optimizer: torch.optim.Optimizer) -> Outcome:
         """Accumulate the mean gradient of all micro-batches and update, unless something is not finite."""
@@ -122,11 +123,11 @@ class Stepper:
         outside = settings.inverted_mask_prior and masks is not None
         prior = self._predict(micro, seen, frozen=True) if config.prior_reg or outside else None
         velocity = self._predict(micro, seen)
-        usual = self.family.scored(seen.noise - seen.latents, seen.text)
+        usual = self.family.scored(self.objective.target(seen.latents, seen.noise, seen.sigmas), seen.text)
         target = usual if prior is None or not config.prior_reg else prior
         weights = None if masks is None else even(masks)
         losses = sample_losses(velocity, target, settings.loss_type, weights)
-        losses = losses * loss_weights(seen.sigmas, settings.timestep_type) * config.loss_multiplier
+        losses = losses * self.objective.weights(seen.sigmas, settings) * config.loss_multiplier
         if config.is_reg:
             losses = losses * settings.reg_weight
         if outside and prior is not None and masks is not None:
@@ -159,7 +160,7 @@ class Stepper:
                 generator(self.process.training_seed, "condition", *position),
             )
             height, width = latents.shape[-2:]
-            sigmas = draw_sigmas(
+            sigmas = self.objective.draw(
                 latents.shape[0],
                 settings,
                 self.family.shift(height, width),
@@ -168,7 +169,7 @@ class Stepper:
             )
         drawn = (tensor[micro.rows] for tensor in (latents, noise, sigmas))
         latents, noise, sigmas = (put(tensor, self.device) for tensor in drawn)
-        noisy = noisy_latents(latents, noise, sigmas).to(self.dtype)
+        noisy = self.objective.mix(latents, noise, sigmas).to(self.dtype)
         embeddings = {name: tensor[micro.rows] for name, tensor in known.items()}
         return _Seen(latents, noise, sigmas, noisy, send(embeddings, self.device, self.dtype))
 

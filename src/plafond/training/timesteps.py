@@ -41,13 +41,7 @@ def draw_sigmas(
     Raises:
         JobError: ``min_denoising_steps`` and ``max_denoising_steps`` leave nothing of the span.
     """
-    uniform = torch.rand(count, generator=generator, dtype=torch.float64)
-    if settings.content_or_style == "content":
-        uniform = uniform**3
-    elif settings.content_or_style == "style":
-        uniform = 1 - (1 - uniform) ** 3
-    low = settings.min_denoising_steps / GRID
-    high = min(1.0, (settings.max_denoising_steps + 1) / GRID)
+    uniform, low, high = draw_places(count, settings, generator)
     grid = _lognormal_grid(generator) if settings.timestep_type == "lognorm_blend" else None
     if span != WHOLE:
         places = torch.arange(GRID, dtype=torch.float64) / GRID
@@ -64,6 +58,17 @@ def draw_sigmas(
         return grid[(position * GRID).long().clamp(max=GRID - 1)].float()
     # between two places of the grid the curve may leave the span
     return _quantile(position, settings.timestep_type, shift).float().clamp(*span)
+
+
+def draw_places(count: int, settings: TrainConfig, generator: torch.Generator) -> tuple[Tensor, float, float]:
+    """Numbers in [0, 1) by ``content_or_style``, and the part of the grid that they are to be laid on."""
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64)
+    if settings.content_or_style == "content":
+        uniform = uniform**3
+    elif settings.content_or_style == "style":
+        uniform = 1 - (1 - uniform) ** 3
+    low = settings.min_denoising_steps / GRID
+    return uniform, low, min(1.0, (settings.max_denoising_steps + 1) / GRID)
 
 
 def _lognormal_grid(generator: torch.Generator) -> Tensor:

@@ -21,7 +21,8 @@ from plafond.memory.kernels import Target
 from plafond.memory.residence import host_memory, label, move_in
 from plafond.model.checkpoint import reading
 from plafond.model.experts import Experts
-from plafond.model.lora import LoraNetwork, Targets, inject
+from plafond.model.kohya import from_kohya
+from plafond.model.lora import Convolutions, LoraNetwork, Targets, inject
 from plafond.model.native import Entry, lora_from_native
 from plafond.model.streaming import Ring, chosen
 from plafond.training.adapters import adapter_of
@@ -180,9 +181,15 @@ def _adapt(
         if family.experts:
             message = "expected a network section; of models that take turns only adapters can be trained"
             raise JobError(message, key="network")
-        return None, _unfreeze(transformer, process)
+        return None, _unfreeze(transformer, family, process)
     rank = process.network.linear
     own = tuple(f"{expert.name}." for expert in family.trained_experts(process.model)) or family.lora_blocks
+    convolutions = None
+    if family.conv_blocks and process.network.type == "lora":
+        convolutions = Convolutions(
+            rank=process.network.conv, alpha=process.network.conv_alpha or float(process.network.conv or 1)
+        )
+        own += family.conv_blocks if process.network.conv else ()
     kwargs = process.network.network_kwargs
     network = inject(
         transformer,
@@ -193,22 +200,23 @@ def _adapt(
         ),
         rank=rank,
         # AI Toolkit forces alpha = rank on transformers, whatever the file says.
-        alpha=float(rank),
+        alpha=process.network.linear_alpha if family.honours_alpha else float(rank),
         dropout=process.network.dropout or 0.0,
         seed=derived_seed(process.training_seed, "lora"),
         kind=adapter_of(process.network),
+        convolutions=convolutions,
     )
     if process.network.pretrained_lora_path:
         load_lora_file(network, Path(process.network.pretrained_lora_path), family, transformer)
     return network, network.tensors()
 
 
-def _unfreeze(transformer: nn.Module, process: ProcessConfig) -> dict[str, nn.Parameter]:
+def _unfreeze(transformer: nn.Module, family: Family, process: ProcessConfig) -> dict[str, nn.Parameter]:
     only, ignore = process.model.only_if_contains, process.model.ignore_if_contains
     chosen: dict[str, nn.Parameter] = {}
     for name, parameter in transformer.named_parameters():
         # AI Toolkit's filters see the name with this prefix
-        full = f"transformer.{name}"
+        full = f"{family.denoiser}.{name}"
         wanted = (not only or any(part in full for part in only)) and not any(part in full for part in ignore)
         parameter.requires_grad_(wanted)
         if wanted:
@@ -231,7 +239,7 @@ def load_lora_file(network: LoraNetwork, path: Path, family: Family, transformer
     """
     table = family.native_table(transformer)
     if not family.experts:
-        state = _saved(path, table)
+        state = _saved(path, table, family.kohya_names(transformer) or {})
     else:
         trained = {name.partition(".")[0] for name in network.layers}
         stem = path.stem
@@ -240,8 +248,11 @@ def load_lora_file(network: LoraNetwork, path: Path, family: Family, transformer
         state = {
             f"{name}.{key.partition('.')[2]}": tensor
             for name in trained
-            for key, tensor in _saved(path.with_stem(f"{stem}_{name}"), table).items()
+            for key, tensor in _saved(path.with_stem(f"{stem}_{name}"), table, {}).items()
         }
+    for name, layer in network.layers.items():
+        if layer.alpha != layer.rank and (up := f"{name}.lora_B.weight") in state:
+            state[up] = state[up] * (layer.rank / layer.alpha)  # files are read as if the scale were 1
     for name, tensor in network.state_dict().items():
         if name not in state:
             raise CheckpointError(f"{path} has no tensor {name}; does it belong to this model?")
@@ -251,16 +262,16 @@ def load_lora_file(network: LoraNetwork, path: Path, family: Family, transformer
     network.load_state_dict(state)
 
 
-def _saved(path: Path, table: Sequence[Entry]) -> dict[str, Tensor]:
+def _saved(path: Path, table: Sequence[Entry], kohya: Mapping[str, str]) -> dict[str, Tensor]:
     """A LoRA file's tensors under diffusers' names without prefix."""
     from safetensors.torch import load_file
 
     saved = reading(str(path), lambda: load_file(path))
     state = {
-        name.removeprefix("transformer.").removeprefix("diffusion_model."): tensor
+        name.removeprefix("transformer.").removeprefix("unet.").removeprefix("diffusion_model."): tensor
         for name, tensor in saved.items()
     }
-    return {**state, **lora_from_native(state, table)}
+    return {**state, **lora_from_native(state, table), **from_kohya(saved, kohya)}
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
