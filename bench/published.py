@@ -1,4 +1,4 @@
-"""Published memory figures of FLUX.1 trainings against the plan of the nearest job.
+"""Published memory figures of FLUX.1 and Wan trainings against the plan of the nearest job.
 
     python bench/published.py [--json]
 
@@ -7,9 +7,9 @@ published figure), then median and 90th percentile of the absolute errors; then 
 was large enough; then the rows that cannot be compared, and why. How rows are mapped is in ``published_rows.py``. GiB
 are 1024³ bytes.
 
-plafond predicts its own training step. All comparable rows were made by other ones, most by PEFT with float32 adapters;
-a dry run of PEFT's layers takes 0 to 2 GiB more than plafond's where blocks are recomputed. Where the unit of a figure
-is uncertain, the second error is that of the other reading.
+All rows were made by other trainers. Where these train PEFT's layers under torch's own checkpointing, it is that step
+which is predicted; else plafond's own. Where the unit of a figure is uncertain, the second error is that of the other
+reading.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def main() -> None:
     for case in cases:
         if case.needs or case.unknown:
             continue
-        same = repr((case.process, case.width, case.height, case.batch, case.capability))
+        same = repr(
+            (case.process, case.width, case.height, case.frames, case.batch, case.plain, case.capability)
+        )
         if same not in known:
             known[same] = predict(case)
         results.append((case, known[same]))
@@ -83,8 +85,9 @@ def predict(case: Case) -> Prediction:
             YAML(typ="safe").dump(document, file)
         (job,) = load_job(path).processes
     family = family_for(job.model.arch)
-    rehearsal = Rehearsal(job, family, family.locate(job.model), Target("cuda", case.capability))
-    trace = rehearsal.train(Bucket(case.width, case.height), case.batch)
+    target = Target("cuda", case.capability)
+    rehearsal = Rehearsal(job, family, family.locate(job.model), target, plain=case.plain)
+    trace = rehearsal.train(Bucket(case.width, case.height, case.frames), case.batch)
     sizes = trace.sizes
     events = [
         (event.allocation, sizes[event.allocation] if event.allocates else -sizes[event.allocation])

@@ -1,6 +1,6 @@
-"""Published memory figures of FLUX.1 trainings, each as the AI Toolkit job that comes nearest to it.
+"""Published memory figures of FLUX.1 and Wan trainings, each as the AI Toolkit job that comes nearest to it.
 
-``data/flux_cases.jsonl`` holds the rows with their sources. What a row says is mapped here, what it leaves open is
+The files in ``data`` hold the rows with their sources. What a row says is mapped here, what it leaves open is
 filled with the tool's default, and what cannot be mapped is said: a row *needs* something that plafond cannot do, or
 something of it is *unknown*. Bytes are integers.
 
@@ -14,6 +14,10 @@ How each thing is read:
 - **Text encoder.** Cached embeddings: none on the device while training. On the GPU: both stay for the whole run.
 - **Kontext.** Its control image joins the sequence as so many more tokens; a target and a control of 832x576 are the
   tokens of one picture of 832x1152, which is what is planned.
+- **Trainer.** Rows of tools that train PEFT's layers are predicted with what such layers and torch's checkpointing keep
+  (`plafond.memory.plainly`), not with plafond's own step.
+- **Clips.** The number of frames is cut to 4n + 1. "480px pixel-area buckets" are planned as a square of 480.
+- **RamTorch** streams weights from main memory, which is planned as ``model.layer_offloading``.
 - **float8 products** keep bf16 weights and are planned as bf16; the casts of single layers are not counted.
 - **Out of memory, at an unknown moment.** A figure reached at a failure is compared only where the source says what
   failed; see `MOMENT_UNKNOWN`.
@@ -23,18 +27,43 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 from typing import Any, Literal
 
-DATA = Path(__file__).parent / "data" / "flux_cases.jsonl"
+DATA = Path(__file__).parent / "data"
 
 GB = 10**9
 GIB = 1024**3
 
 Kind = Literal["allocated", "reserved", "device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A published model as a job names it."""
+
+    name: str
+    arch: str
+
+    @property
+    def line(self) -> str:
+        """FLUX or Wan, whose tools' defaults differ."""
+        return "flux" if self.arch == "flux" else "wan"
+
+
+FLUX = Model("black-forest-labs/FLUX.1-dev", "flux")
+MODELS = {
+    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": Model("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "wan21:1b"),
+    "Wan-AI/Wan2.1-T2V-14B-Diffusers": Model("Wan-AI/Wan2.1-T2V-14B-Diffusers", "wan21:14b"),
+    "Wan-AI/Wan2.1-T2V-14B": Model("Wan-AI/Wan2.1-T2V-14B-Diffusers", "wan21:14b"),
+    "Wan-AI/Wan2.1-I2V-14B": Model("Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", "wan21_i2v:14b480p"),
+    "Wan-AI/Wan2.1-I2V-14B-480P": Model("Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", "wan21_i2v:14b480p"),
+    "Wan-AI/Wan2.2-T2V-A14B": Model("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "wan22_14b:t2v"),
+}
+"""By the rows' names; every other name with FLUX in it means FLUX.1-dev or a model of the same shapes."""
 
 ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")
 ADDED = ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out")
@@ -43,16 +72,17 @@ FEED_FORWARD = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_contex
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool's defaults for FLUX.1.
+    """A tool's defaults.
 
     Attributes:
-        layers: LoRA on layers whose name contains one of these; () for every linear layer of the blocks.
+        layers: by line of models, LoRA on layers whose name contains one of these; without them on every linear layer
+            of the blocks.
         caches_text: embeddings are computed before the training where the row does not say.
-        peft: trains PEFT's layers with float32 adapters, which keep float32 copies that plafond's do not.
+        peft: trains PEFT's layers, which with float32 adapters keep float32 copies that plafond's do not.
         source: where the defaults are from.
     """
 
-    layers: tuple[str, ...]
+    layers: Mapping[str, tuple[str, ...]]
     caches_text: bool
     peft: bool
     source: str
@@ -60,26 +90,37 @@ class Tool:
 
 TOOLS = {
     "SimpleTuner": Tool(
-        (*ATTENTION, *ADDED), True, False, "documentation/quickstart/FLUX.md, flux_lora_target all"
+        {"flux": (*ATTENTION, *ADDED), "wan": ("to_q", "to_k", "to_v", "to_out.0")},
+        True,
+        True,
+        "documentation/quickstart/FLUX.md, flux_lora_target all; models/wan/model.py, DEFAULT_LORA_TARGET",
     ),
-    "sd-scripts": Tool((), True, False, "networks/lora_flux.py: every linear layer of the blocks"),
-    "fluxgym (sd-scripts)": Tool((), True, False, "networks/lora_flux.py"),
-    "diffusers research script": Tool(ATTENTION, True, True, "train_dreambooth_lora_flux_miniature.py"),
+    "sd-scripts": Tool({}, True, False, "networks/lora_flux.py: every linear layer of the blocks"),
+    "fluxgym (sd-scripts)": Tool({}, True, False, "networks/lora_flux.py"),
+    "diffusers research script": Tool(
+        {"flux": ATTENTION}, True, True, "train_dreambooth_lora_flux_miniature.py"
+    ),
     "diffusers (flux_lora_quantization script)": Tool(
-        ATTENTION, True, True, "train_dreambooth_lora_flux_miniature.py; its text is 77 tokens long, not 512"
+        {"flux": ATTENTION},
+        True,
+        True,
+        "train_dreambooth_lora_flux_miniature.py; its text is 77 tokens long, not 512",
     ),
     "diffusers dreambooth script": Tool(
-        (*ATTENTION, *ADDED, *FEED_FORWARD), False, True, "train_dreambooth_lora_flux.py"
+        {"flux": (*ATTENTION, *ADDED, *FEED_FORWARD)}, False, True, "train_dreambooth_lora_flux.py"
     ),
     "unsloth studio (diffusers)": Tool(
-        (*ATTENTION, *ADDED),
+        {"flux": (*ATTENTION, *ADDED)},
         True,
         True,
         "studio/backend/core/training/diffusion_dit_trainer.py, _FLUX_TARGETS",
     ),
     "qwen-image-finetune (qflux)": Tool(
-        (), True, True, "configs/face_seg_flux_kontext_fp16.yaml, target_modules"
+        {}, True, True, "configs/face_seg_flux_kontext_fp16.yaml, target_modules"
     ),
+    "diffusion-pipe": Tool({}, True, True, "models/wan: every linear layer of the blocks"),
+    "musubi-tuner": Tool({}, True, False, "networks/lora_wan.py: every linear layer of the blocks"),
+    "DiffSynth-Studio": Tool({}, True, True, "the rows name their layers: all of the blocks"),
 }
 
 
@@ -100,6 +141,11 @@ METRICS = {
     "GB, peak VRAM": Metric("reserved", GB, False),
     "GB, peak memory": Metric("reserved", GB, False),
     'GB "GPU used" (nvidia-smi style)': Metric("device", GB, False),
+    # a doc that says "peak VRAM" alone: about 1 GiB below nvidia-smi on a comparable run
+    "GiB; the doc says only": Metric("allocated", GIB, True),
+    "GB, nvidia-smi style": Metric("device", GB, False),
+    "GB, maintainer measurement": Metric("device", GB, False),
+    "GB, author figure": Metric("device", GB, False),
     "GB, user measurement": Metric("device", GB, False),
     "GiB allocated by torch at failure (79.15 GiB card)": Metric("allocated", GIB, True),
 }
@@ -113,6 +159,7 @@ OPTIMIZERS = {
     "adafactor": "adafactor",
     "prodigy": "prodigy",
     "adamw_bf16": "adamw",
+    "AdamW8bitKahan": "adamw8bit",
 }
 
 QTYPES = {
@@ -126,7 +173,16 @@ QTYPES = {
 }
 
 
-CAPABILITIES = {"B200": (10, 0), "H100": (9, 0), "A100": (8, 0), "4090": (8, 9), "2080": (7, 5), "T4": (7, 5)}
+CAPABILITIES = {
+    "B200": (10, 0),
+    "H100": (9, 0),
+    "A100": (8, 0),
+    "A6000": (8, 6),
+    "L40S": (8, 9),
+    "4090": (8, 9),
+    "2080": (7, 5),
+    "T4": (7, 5),
+}
 """Compute capability of the cards that rows name; 8.0 where none is named."""
 
 
@@ -159,7 +215,9 @@ class Case:
     Attributes:
         id, tool, source: of the row.
         width, height: the bucket that is planned, pixels; 0 when it is not known.
+        frames: of its clips; 1 for pictures.
         batch: pictures per batch.
+        plain: predicted as the tool's step, not as plafond's.
         process: the job's process without its folder of pictures.
         outcome: ``fits`` or ``oom``.
         figure: the published number, if there is one; with outcome ``oom``, what was reached at the failure.
@@ -176,7 +234,9 @@ class Case:
     source: str
     width: int
     height: int
+    frames: int
     batch: int
+    plain: bool
     process: dict[str, Any]
     outcome: Literal["fits", "oom"]
     figure: Figure | None
@@ -188,10 +248,13 @@ class Case:
     notes: tuple[str, ...]
 
 
-def read_cases(path: Path = DATA) -> list[Case]:
-    """Every row of the file, mapped, in its order."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [map_row(json.loads(line)) for line in lines]
+def read_cases(folder: Path = DATA) -> list[Case]:
+    """Every row of the files, mapped, in their order."""
+    return [
+        map_row(json.loads(line))
+        for path in sorted(folder.glob("*_cases.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def map_row(row: dict[str, Any]) -> Case:
@@ -206,7 +269,9 @@ def map_row(row: dict[str, Any]) -> Case:
         source=row["source_url"],
         width=width,
         height=height,
+        frames=_frames(row),
         batch=row.get("batch_size", 1),
+        plain=tool.peft,
         process=_process(row, tool, width, height),
         outcome="oom" if row["outcome"] == "oom" else "fits",
         figure=_figure(row),
@@ -221,17 +286,30 @@ def map_row(row: dict[str, Any]) -> Case:
 
 def _bucket(row: dict[str, Any]) -> tuple[int, int]:
     resolution = row.get("resolution", 0)
+    if isinstance(resolution, str):
+        area = re.match(r"(\d+)px pixel-area", resolution)
+        resolution = int(area[1]) if area else 0
     if isinstance(resolution, list):
         width, height = resolution
         return width, height
     return resolution, resolution
 
 
+def _frames(row: dict[str, Any]) -> int:
+    return (int(row.get("num_frames", 1)) - 1) // 4 * 4 + 1
+
+
+def _model(row: dict[str, Any]) -> Model | None:
+    name = row["model"]
+    return MODELS.get(name) or (FLUX if "flux" in name.lower() else None)
+
+
 def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[str, Any]:
     rank = row.get("rank", 16)
     network: dict[str, Any] = {"type": "lora", "linear": rank, "linear_alpha": rank}
-    if tool.layers:
-        network["network_kwargs"] = {"only_if_contains": list(tool.layers)}
+    model = _model(row) or FLUX
+    if layers := tool.layers.get(model.line):
+        network["network_kwargs"] = {"only_if_contains": list(layers)}
     qtype = QTYPES.get(row.get("quantization", ""))
     where = row.get("text_encoder", "cached" if tool.caches_text else "on GPU")
     return {
@@ -239,7 +317,9 @@ def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[s
         "training_folder": "output",
         "network": network,
         # The smallest resolution whose area holds a picture of exactly this size, so that it is its own bucket.
-        "datasets": [{"resolution": [isqrt(max(width * height - 1, 0)) + 1]}],
+        "datasets": [
+            {"resolution": [isqrt(max(width * height - 1, 0)) + 1], "num_frames": _frames(row)},
+        ],
         "train": {
             "batch_size": row.get("batch_size", 1),
             "gradient_accumulation": row.get("grad_accum", 1),
@@ -253,8 +333,9 @@ def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[s
             "disable_sampling": True,
         },
         "model": {
-            "name_or_path": "black-forest-labs/FLUX.1-dev",
-            "arch": "flux",
+            "name_or_path": model.name,
+            "arch": model.arch,
+            "layer_offloading": "layer_offload" in row,
             "quantize": qtype is not None,
             **({"qtype": qtype} if qtype else {}),
         },
@@ -270,20 +351,22 @@ def _optimizer(row: dict[str, Any]) -> str:
 def _figure(row: dict[str, Any]) -> Figure | None:
     if "reported_peak_gb" not in row:
         return None
-    metric = METRICS[row["peak_metric"]]
+    metric = next(METRICS[start] for start in METRICS if row["peak_metric"].startswith(start))
     value = row["reported_peak_gb"]
     other = None if metric.certain else round(value * GIB)
     return Figure(round(value * metric.unit), metric.kind, other)
 
 
 def _needs(row: dict[str, Any]) -> Iterator[str]:
+    if _model(row) is None:
+        yield f"the model {row['model']}"
     if row["method"] != "lora":
         yield "full fine-tuning" if row["method"] == "full" else row["method"]
     quantization = row.get("quantization", "none")
     # "fp8" of these two tools means float8 products on bf16 weights
     if quantization not in ("none", "bf16") and not _float8_products(row):
         yield f"a quantised base ({quantization})"
-    if "block_swap" in row:
+    if row.get("block_swap"):
         yield f"block swap ({row['block_swap']})"
     if not isinstance(row.get("gradient_checkpointing", True), bool):
         yield f"checkpointing: {row['gradient_checkpointing']}"
@@ -294,7 +377,7 @@ def _needs(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _unknown(row: dict[str, Any]) -> Iterator[str]:
-    if "resolution" not in row:
+    if not all(_bucket(row)):
         yield "resolution"
     if "rank" not in row and row["method"] == "lora":
         yield "rank"
@@ -319,8 +402,10 @@ def _notes(row: dict[str, Any], tool: Tool) -> Iterator[str]:
         yield "compiled, planned as eager"
     if "77 tokens" in tool.source and row["text_encoder"].startswith("precomputed"):
         yield "text of 77 tokens planned as 512"
-    if tool.peft and row.get("gradient_checkpointing") is False:
-        yield "PEFT with float32 adapters and nothing recomputed keeps more than plafond"
+    if (row.get("num_frames", 1) - 1) % 4:
+        yield f"{row['num_frames']} frames planned as {_frames(row)}"
+    if "layer_offload" in row and row.get("gradient_checkpointing") is False:
+        yield "RamTorch's layers each keep their input, also those without a LoRA; planned without"
     if row["id"] == "df-10994-flux-bs1-nogc":
         yield "planned with the text encoders, which the script drops when all pictures share one prompt"
 

@@ -21,17 +21,39 @@ COMPARABLE = [case for case in CASES.values() if not case.needs and not case.unk
 
 
 def test_every_row_is_there_and_has_a_source() -> None:
-    lines = (BENCH / "data" / "flux_cases.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == len(CASES) == 31
+    files = sorted((BENCH / "data").glob("*_cases.jsonl"))
+    counts = [len(path.read_text(encoding="utf-8").splitlines()) for path in files]
+    assert [path.stem.partition("_")[0] for path in files] == ["flux", "wan"]
+    assert counts == [31, 68]
+    assert len(CASES) == sum(counts)
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
     assert all(json.loads(line)["confidence"] in ("exact", "good") for line in lines)
     assert all(case.source.startswith("https://") for case in CASES.values())
 
 
 def test_what_is_compared() -> None:
     figures = [case.id for case in COMPARABLE if case.figure and case.outcome == "fits"]
-    assert len(figures) == 8
-    verdicts = [case.id for case in COMPARABLE if case.figure is None or case.outcome == "oom"]
-    assert verdicts == ["df-10994-flux-bs1-nogc"]
+    assert len(figures) == 13
+    verdicts = {case.id: case.outcome for case in COMPARABLE if case.figure is None or case.outcome == "oom"}
+    assert verdicts == {
+        "df-10994-flux-bs1-nogc": "fits",
+        "st-seg-wan13b-bf16-none-l40s": "oom",
+        "st-seg-wan14b-bf16-none-h100": "oom",
+        "st-seg-wan14b-bf16-none-l40s": "oom",
+        "dp-152-wan-i2v480-63f-noswap": "oom",
+    }
+
+
+def test_clips() -> None:
+    case = CASES["dp-152-wan-i2v480-63f-noswap"]
+    assert (case.width, case.height, case.frames, case.plain) == (512, 512, 61, True)
+    assert case.process["model"]["arch"] == "wan21_i2v:14b480p"
+    streamed = CASES["st-seg-wan14b-bf16-layer-h100"]
+    assert (streamed.width, streamed.height, streamed.frames) == (480, 480, 81)
+    assert streamed.process["model"]["layer_offloading"] is True
+    assert streamed.figure is not None
+    assert (streamed.figure.kind, streamed.figure.other) == ("allocated", None)
+    assert CASES["ds-1016-animate-81f-96gb"].needs[0] == "the model Wan-AI/Wan2.2-Animate-14B"
 
 
 def test_units_and_metrics() -> None:
