@@ -29,6 +29,9 @@ from browser import Page, chromium, server
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TINY_FLUX = Path(plafond.__file__).parent / "assets" / "tiny-flux"
+MODEL = "tiny-flux"
+"""What the jobs call it: nothing of this machine is to be seen."""
+
 WIDE, PHONE = (1440, 1000), (390, 900)
 COLOURS = 256
 """Of a picture that is kept: enough for a page, and half of the bytes."""
@@ -55,6 +58,7 @@ def fill(home: Path) -> None:
     for source in ("photos", "regularisation"):
         target = home / "datasets" / {"photos": "chelsea"}.get(source, source)
         shutil.copytree(ROOT / "examples" / source, target, ignore=shutil.ignore_patterns("_*", "*.md"))
+    (home / MODEL).symlink_to(TINY_FLUX, target_is_directory=True)
     large = home / "datasets" / "a large cat"
     large.mkdir()
     for number, size in enumerate(SIZES):
@@ -69,7 +73,7 @@ def demo_text(name: str, steps: int, *, checkpointing: str = "true") -> str:
         "name: chelsea": f"name: {name}",
         "examples/photos": "datasets/chelsea",
         "examples/regularisation": "datasets/regularisation",
-        "src/plafond/assets/tiny-flux": str(TINY_FLUX),
+        "src/plafond/assets/tiny-flux": MODEL,
         "steps: 600": f"steps: {steps}",
         "sample_every: 600": f"sample_every: {steps // 4}",
         "gradient_checkpointing: true": f"gradient_checkpointing: {checkpointing}",
@@ -99,11 +103,8 @@ def train(page: Page) -> dict[str, int]:
         job = call(page, "/api/jobs", {"text": text, "device": "cpu", "vram": vram})
         numbers[name] = job["id"]
         call(page, f"/api/jobs/{job['id']}/start", {"force": force})
-        while name != "chelsea-again" and call(page, f"/api/jobs/{job['id']}")["state"] not in (
-            "done",
-            "failed",
-        ):
-            time.sleep(1)
+        if name != "chelsea-again":
+            wait(page, job["id"], "failed" if name.endswith("large") else "done")
     for name in ("next-idea", "the-one-after"):
         job = call(page, "/api/jobs", {"text": demo_text(name, 800), "device": "cpu", "vram": "75MB"})
         call(page, f"/api/jobs/{job['id']}/start", {})
