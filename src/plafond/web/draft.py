@@ -98,6 +98,8 @@ class Draft:
     @property
     def family(self) -> Family | None:
         """The family of the model, when it is known."""
+        if self.data is None:
+            return None
         try:
             return family_for(str(self.value("model.arch")).partition(":")[0])
         except JobError:
