@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 from babel.messages.extract import extract_from_file
+from typer.testing import CliRunner
 
 import plafond
+from conftest import JobMaker
 from plafond.advice import regressions, sentences
+from plafond.advice.diagnose import diagnose
+from plafond.advice.experiment import AT_THE_LIMIT, Experiment, Trial, _conclusion
+from plafond.cli import app
+from plafond.cli.gc_test import text as gc_test_text
+from plafond.data.buckets import Bucket
 from plafond.language import speech
 from plafond.language.said import ExactSize, Number, Percent, Said, Size
 from plafond.language.speech import speaker
+from plafond.plan.words import NAMES, NO, place
 
 GIB = 2**30
 SOURCE = Path(plafond.__file__).parent
@@ -96,3 +104,83 @@ def test_language_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert speech.choose(None) == "fr" and speech.choose("en") == "en"
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
     assert speech.choose(None) == "en"
+
+
+LEFT_IN_ENGLISH = re.compile(
+    r"\b(the|it|at|of|and|or|not|with|without|would|fits?|steps?|batch|pictures?|peak|quality|memory|saves|caution)\b"
+)
+
+
+def french(*arguments: object) -> str:
+    """What a command prints in French, with line breaks as spaces; nothing in it is left in English."""
+    result = CliRunner().invoke(app, [*map(str, arguments), "--lang", "fr"])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    said = re.sub(r"(?ms)^--- .*?\n\n", "", result.stdout)  # the file's changed lines
+    said = re.sub(r"\S*/\S*|\S*[a-z]_[a-z]\S*|\w+\.\w+|--\S+", "", said)  # paths, settings, options
+    assert not LEFT_IN_ENGLISH.search(said), said
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    return " ".join(result.stdout.split()).replace("\u00a0", " ")
+
+
+def test_reports_in_french(make_job: JobMaker) -> None:
+    train = {"gradient_checkpointing": False, "batch_size": 4, "disable_sampling": False}
+    job = make_job(train=train, datasets={"resolution": [32, 512]})
+    options = ("--device", "cpu", "--vram")
+
+    plan = french("plan", job, *options, "1.8MB", "--frontier")
+    assert "micro : " in plan and "plafond de 1,8 Mio sur une carte virtuelle" in plan
+    assert "note : train.gradient_checkpointing est à false avec une résolution de 512, batch_size 4" in plan
+    assert re.search(r"aperçu 64x64 1,3 Mio 1,3 Mio [█·]+ \d\d %", plan)
+    refused = re.search(
+        r"Ne tient pas : la phase entraînement en \S+ demande [\d,]+ Mio, soit [\d,]+ Mio de", plan
+    )
+    assert refused and "l’exécution échouerait à l’échauffement sur le plus grand format" in plan
+    assert "Que changer, du moins coûteux au plus coûteux" in plan
+    assert re.search(r"économise [\d,]+ Mio ; demande encore [\d,]+ Mio, tient ; durée des pas ×1,\d\d", plan)
+    assert "Mémoire et vitesse en " in plan
+
+    fitted = french("fit", job, *options, "1.8MB")
+    assert "les blocs gardent tout ce qui a de la place, et recalculent le reste" in fitted
+    assert "Tient : le pic est de " in fitted and "Écrit dans " in fitted
+    kept = french("fit", job, *options, "1.8MB", "--keep", "train", "--keep", "model")
+    assert "La tâche tiendrait avec --allow-quality, par " in kept
+
+    other = make_job("other", train={**train, "batch_size": 2}, datasets={"resolution": [32, 512]})
+    differs = french("diff", job, other, *options, "1.8MB")
+    assert differs.startswith("Seul train.batch_size: 4 → 2 a changé : entraînement ")
+    assert " ; le pic est de " in differs
+
+
+def test_gc_test_in_french() -> None:
+    failure = Said("not run: the plan says {phase} does not fit", {"phase": Said("preview")})
+    trials = (
+        Trial(
+            setting="true", verdict="fits", planned_bytes=GIB, left_bytes=GIB, seconds=1.5, buckets=("64x64",)
+        ),
+        Trial(setting="false", verdict="oom", planned_bytes=GIB, left_bytes=0, failure=failure),
+    )
+    best, why = _conclusion({trial.setting: trial for trial in trials})
+    found = Experiment(trials=trials, cautions=(Said(AT_THE_LIMIT),), recommended=best, why=why)
+    shown = gc_test_text(found, speaker("fr")).replace("\u00a0", " ").splitlines()
+    assert shown[0].startswith("attention : même avec le gradient checkpointing, la tâche est à sa limite")
+    assert shown[1].split() == ["gradient_checkpointing", "prévu", "mesuré", "s/pas", "formats"]
+    assert shown[2].split() == ["true", "1,00", "Gio", "1,500", "64x64"]
+    assert shown[3].endswith("pas lancé : selon le plan, la phase aperçu ne tient pas")
+    assert shown[4] == (
+        "Prenez gradient_checkpointing: true ; sans gradient checkpointing, la tâche ne tourne pas (pas lancé : selon"
+        " le plan, la phase aperçu ne tient pas) ; les autres réglages ne sont pas plus rapides. Le fichier de la tâche"
+        " est inchangé."
+    )
+
+
+@pytest.mark.parametrize("language", speech.languages())
+@pytest.mark.parametrize("phase", NAMES)
+def test_the_doctor_knows_a_refusal_in_every_language(language: str, phase: str) -> None:
+    values = {
+        "place": place(phase, Bucket(64, 64)),
+        "needs": ExactSize(GIB),
+        "over": ExactSize(GIB),
+        "fails": "",
+    }
+    found = diagnose(f"plafond: {speaker(language)(Said(NO, values))}\n".encode())
+    assert (found.cause, found.phase, found.confidence) == ("does_not_fit", phase, "high")

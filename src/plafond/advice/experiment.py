@@ -10,10 +10,22 @@ from pathlib import Path
 import torch
 
 import plafond
+from plafond.language.said import N_, Percent, Said
 from plafond.plan.before import budget_of, ceiling_on
 from plafond.plan.forecast import Forecaster, Plan
+from plafond.plan.words import NAMES
 from plafond.training.run_folder import RunFolder
 from plafond.training.start import run_each
+
+LARGE_BATCH = N_("train.batch_size is {number}: 1 is the conservative start, with accumulation for the rest")
+LARGE_PREVIEWS = N_(
+    "the previews are larger than what is trained; smaller ones, or none, keep them out of the question"
+)
+AT_THE_LIMIT = N_(
+    "even with checkpointing the job is at its limit; a smaller top bucket makes room for the experiment"
+)
+DOES_NOT_RUN = N_("with checkpointing off it does not run ({failure}); {why}")
+RUNS = N_("off is {gain} faster than on, ran through {buckets}, and fits by plan")
 
 SETTINGS = ("true", "auto", "false")
 """Values of ``train.gradient_checkpointing`` in the order in which they are tried: the safe one first."""
@@ -37,7 +49,7 @@ class Trial:
         seconds: median time of a step; None when it did not run to its end.
         peak_bytes: most allocated bytes in training; None where nobody counts.
         buckets: buckets that were trained.
-        failure: where it ran out of memory.
+        failure: where it ran out of memory, in the run's own words, or why it was not run.
     """
 
     setting: str
@@ -47,7 +59,7 @@ class Trial:
     seconds: float | None = None
     peak_bytes: int | None = None
     buckets: tuple[str, ...] = ()
-    failure: str | None = None
+    failure: Said | str | None = None
 
     @property
     def stable(self) -> bool:
@@ -67,9 +79,9 @@ class Experiment:
     """
 
     trials: tuple[Trial, ...]
-    cautions: tuple[str, ...]
+    cautions: tuple[Said, ...]
     recommended: str
-    why: str
+    why: Said
 
 
 def experiment(
@@ -80,7 +92,7 @@ def experiment(
     gpu: str | None,
     steps: int,
     overrides: tuple[str, ...] = (),
-    say: Callable[[str], None] = lambda _: None,
+    say: Callable[[Said], None] = lambda _: None,
 ) -> Experiment:
     """Run the job for some steps with each setting; its file and its own run folder are not touched.
 
@@ -94,12 +106,12 @@ def experiment(
         say: told what is tried.
     """
     trials: list[Trial] = []
-    cautions: tuple[str, ...] = ()
+    cautions: tuple[Said, ...] = ()
     for setting in SETTINGS:
         plan = _plan(job, device, vram, gpu, (*overrides, f"train.gradient_checkpointing={setting}"))
         if not trials:
             cautions = tuple(_cautions(plan))
-        say(f"gradient_checkpointing: {setting} is tried")
+        say(Said(N_("gradient_checkpointing: {setting} is tried"), {"setting": setting}))
         trial = _try(job, device, plan, setting, steps, overrides)
         trials.append(trial)
         if setting == "true" and not trial.stable:
@@ -116,17 +128,17 @@ def _plan(
     return Forecaster(process, ceiling, virtual=device.type == "cpu").plan()
 
 
-def _cautions(plan: Plan) -> Iterator[str]:
+def _cautions(plan: Plan) -> Iterator[Said]:
     """What a careful person would change before the experiment."""
     train, samples = plan.process.train, plan.process.sample.samples
     if train.batch_size > 1:
-        yield f"train.batch_size is {train.batch_size}: 1 is the conservative start, with accumulation for the rest"
+        yield Said(LARGE_BATCH, {"number": train.batch_size})
     largest = max((item.width * item.height for item in samples), default=0)
     trained = max((bucket.pixels for bucket in plan.shapes.batches), default=0)
     if not train.disable_sampling and largest > trained:
-        yield "the previews are larger than what is trained; smaller ones, or none, keep them out of the question"
+        yield Said(LARGE_PREVIEWS)
     if plan.verdict != "fits":
-        yield "even with checkpointing the job is at its limit; a smaller top bucket makes room for the experiment"
+        yield Said(AT_THE_LIMIT)
 
 
 def _try(
@@ -139,7 +151,10 @@ def _try(
         left_bytes=plan.ceiling.bytes - plan.peak.device_bytes,
     )
     if plan.verdict == "oom":
-        return replace(planned, failure=f"not run: the plan says {plan.peak.phase} does not fit")
+        phase = Said(NAMES[plan.peak.phase])
+        return replace(
+            planned, failure=Said(N_("not run: the plan says {phase} does not fit"), {"phase": phase})
+        )
     count = max(steps, WARM + 3 * len(plan.shapes.batches))
     loaded = plafond.load_job(
         job,
@@ -167,21 +182,21 @@ def _try(
     )
 
 
-def _conclusion(trials: dict[str, Trial]) -> tuple[str, str]:
+def _conclusion(trials: dict[str, Trial]) -> tuple[str, Said]:
     on, auto, off = (trials.get(setting) for setting in SETTINGS)
     if on is None or on.seconds is None:
-        return "true", "there is no stable run with checkpointing on; make one first"
-    best, why = "true", "the other settings are not faster"
+        return "true", Said(N_("there is no stable run with checkpointing on; make one first"))
+    best, why = "true", Said(N_("the other settings are not faster"))
     if auto is not None and auto.seconds is not None and on.seconds / auto.seconds >= WORTH:
-        best = "auto"
-        why = f"auto is {on.seconds / auto.seconds - 1:.0%} faster and stays under the ceiling by plan"
+        gain = Percent(on.seconds / auto.seconds - 1)
+        best, why = (
+            "auto",
+            Said(N_("auto is {gain} faster and stays under the ceiling by plan"), {"gain": gain}),
+        )
     if off is None or off.seconds is None:
-        return best, f"with checkpointing off it does not run ({off.failure if off else 'not tried'}); {why}"
+        failure = off.failure if off is not None and off.failure is not None else Said(N_("not tried"))
+        return best, Said(DOES_NOT_RUN, {"failure": failure, "why": why})
     fastest = auto.seconds if best == "auto" and auto is not None and auto.seconds is not None else on.seconds
     if fastest / off.seconds >= WORTH:
-        gain = on.seconds / off.seconds - 1
-        return (
-            "false",
-            f"off is {gain:.0%} faster than on, ran through {', '.join(off.buckets)}, and fits by plan",
-        )
+        return "false", Said(RUNS, {"gain": Percent(on.seconds / off.seconds - 1), "buckets": off.buckets})
     return best, why

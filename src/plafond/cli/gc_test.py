@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plafond.language.said import N_, ExactSize, Number, Said, Speak, Value
+
 if TYPE_CHECKING:
     from plafond.advice.experiment import Experiment
+
+USE = N_("Use gradient_checkpointing: {setting}; {why}. The job file is unchanged.")
 
 
 def gc_test(
@@ -31,8 +35,10 @@ def gc_test(
     The job file is not changed, and the runs stand in a folder of their own.
     """
     from plafond.advice.experiment import experiment
+    from plafond.language.speech import choose, speaker
     from plafond.memory.expandable import set_up
 
+    speak = speaker(choose(lang))
     set_up()
     from plafond.training.start import choose_device
 
@@ -43,21 +49,38 @@ def gc_test(
         gpu=gpu,
         steps=steps,
         overrides=tuple(set_ or ()),
-        say=lambda text: typer.echo(text, err=True),
+        say=lambda said: typer.echo(speak(said), err=True),
     )
-    typer.echo(json.dumps({"schema": 1, **asdict(found)}, indent=1) if json_ else text(found))
+    typer.echo(json.dumps(as_json(found, speak), indent=1) if json_ else text(found, speak))
 
 
-def text(found: Experiment) -> str:
+def text(found: Experiment, speak: Speak) -> str:
     """The report for people."""
-    from plafond.memory.gpus import gib
-
-    lines = [f"caution: {caution}" for caution in found.cautions]
-    lines.append(f"{'gradient_checkpointing':<24}{'planned':>11}{'measured':>11}{'s/step':>9}  buckets")
+    lines = [speak(Said(N_("caution: {text}"), {"text": caution})) for caution in found.cautions]
+    columns = (N_("planned"), N_("measured"), N_("s/step"), N_("buckets"))
+    planned, measured, seconds, buckets = (speak(Said(column)) for column in columns)
+    lines.append(f"{'gradient_checkpointing':<24}{planned:>11}{measured:>11}{seconds:>9}  {buckets}")
     for trial in found.trials:
-        measured = "" if trial.peak_bytes is None else gib(trial.peak_bytes)
-        seconds = "" if trial.seconds is None else f"{trial.seconds:.3f}"
-        rest = trial.failure or ", ".join(trial.buckets)
-        lines.append(f"{trial.setting:<24}{gib(trial.planned_bytes):>11}{measured:>11}{seconds:>9}  {rest}")
-    lines.append(f"Use gradient_checkpointing: {found.recommended}; {found.why}. The job file is unchanged.")
+        planned = speak(ExactSize(trial.planned_bytes))
+        measured = "" if trial.peak_bytes is None else speak(ExactSize(trial.peak_bytes))
+        seconds = "" if trial.seconds is None else speak(Number(trial.seconds, 3))
+        rest = speak(trial.failure or trial.buckets)
+        lines.append(f"{trial.setting:<24}{planned:>11}{measured:>11}{seconds:>9}  {rest}")
+    values: dict[str, Value] = {"setting": found.recommended, "why": found.why}
+    lines.append(speak(Said(USE, values)))
     return "\n".join(lines)
+
+
+def as_json(found: Experiment, speak: Speak) -> dict[str, Any]:
+    """The same for scripts; sizes in bytes."""
+    trials = [
+        {**asdict(trial), "failure": None if trial.failure is None else speak(trial.failure)}
+        for trial in found.trials
+    ]
+    return {
+        "schema": 1,
+        "trials": trials,
+        "cautions": [speak(caution) for caution in found.cautions],
+        "recommended": found.recommended,
+        "why": speak(found.why),
+    }
