@@ -78,7 +78,8 @@ class Tool:
         layers: by line of models, LoRA on layers whose name contains one of these; without them on every linear layer
             of the blocks.
         caches_text: embeddings are computed before the training where the row does not say.
-        peft: trains PEFT's layers, which with float32 adapters keep float32 copies that plafond's do not.
+        peft: trains PEFT's layers under torch's checkpointing: planned plainly, with the float32 copies of float32
+            adapters, although SimpleTuner's can be bfloat16.
         source: where the defaults are from.
     """
 
@@ -405,7 +406,7 @@ def _notes(row: dict[str, Any], tool: Tool) -> Iterator[str]:
     if (row.get("num_frames", 1) - 1) % 4:
         yield f"{row['num_frames']} frames planned as {_frames(row)}"
     if "layer_offload" in row and row.get("gradient_checkpointing") is False:
-        yield "RamTorch's layers each keep their input, also those without a LoRA; planned without"
+        yield "RamTorch's layers are planned as streamed ones; what they keep besides is not known"
     if row["id"] == "df-10994-flux-bs1-nogc":
         yield "planned with the text encoders, which the script drops when all pictures share one prompt"
 
