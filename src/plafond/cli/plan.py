@@ -47,10 +47,9 @@ def plan(
     from plafond.plan import frontier as front
     from plafond.plan.ai_toolkit import AiToolkit
     from plafond.plan.forecast import Forecaster
-    from plafond.plan.passes import passes_note
+    from plafond.plan.notes import notes_of
     from plafond.plan.remedies import remedies
     from plafond.plan.report import as_json, in_ai_toolkit, in_ai_toolkit_as_json, text
-    from plafond.plan.risks import risk_warning
     from plafond.plan.terminal import announced, ceiling_of, is_virtual
 
     if as_ not in (None, "ai-toolkit"):
@@ -66,8 +65,7 @@ def plan(
             help_ = () if found.verdict == "fits" else remedies(found)
             line = front.frontier_of(forecaster, found) if frontier else None
             theirs = AiToolkit(process, ceiling, virtual=virtual, step=step).plan() if as_ else None
-        notes = (risk_warning(process), passes_note(process), found.shapes.assumed)
-        warnings: list[Value] = [*loaded.warnings, *(note for note in notes if note)]
+        warnings: list[Value] = [*loaded.warnings, *notes_of(found)]
         if json_:
             answer = as_json(loaded, found, help_, warnings, speak)
             answer |= {"frontier": front.as_json(line)} if line else {}

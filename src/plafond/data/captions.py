@@ -20,6 +20,10 @@ from plafond.data.encodings import read_text
 if TYPE_CHECKING:
     from plafond.data.folder import Picture
     from plafond.job.dataset import DatasetConfig
+    from plafond.job.train import TrainConfig
+
+CAPTION_VARIANTS = 16
+"""Versions of a shuffled or thinned caption that exist when text embeddings are cached."""
 
 PLACEHOLDERS = ("[trigger]", "[name]")
 """What stands for the trigger word inside a caption."""
@@ -64,6 +68,13 @@ def possible_captions(
         if config.caption_dropout_rate > 0:
             prompts[""] = None
     return list(prompts)
+
+
+def preserved(settings: TrainConfig, caption: str, trigger: str | None) -> str | None:
+    """The caption whose meaning is to stay as it is, beside one that is trained; None when nothing is preserved."""
+    if settings.diff_output_preservation:
+        return caption.replace(trigger, settings.diff_output_preservation_class) if trigger else caption
+    return "" if settings.blank_prompt_preservation else None
 
 
 def _varies(config: DatasetConfig) -> bool:

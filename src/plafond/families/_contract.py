@@ -68,6 +68,18 @@ class Expert:
     """From the lowest to the highest noise level that it denoises."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How many tokens the longest and the shortest of some prompts have, beside those of pictures.
+
+    `counted` says that the tokenizer was at hand; else they are numbers that no prompt lies outside of.
+    """
+
+    tokens: int
+    shortest: int
+    counted: bool
+
+
 TextEmbedding = dict[str, "Tensor"]
 """What the text encoders say about one prompt: named tensors without a batch dimension.
 
@@ -218,6 +230,11 @@ class Family(Protocol):
             dice: source of randomness, the same at each repetition of a step.
         """
         return text
+
+    def prompt_length(self, source: Source, prompts: Sequence[str], controls: int) -> Length | None:
+        """The longest of the prompts as the encoder is given it, with so many control images where it sees them; None
+        where every prompt is filled up to the same length."""
+        return None
 
     def guided(self, item: SampleItem) -> bool:
         """Whether a preview is pulled away from a negative prompt, which takes a second pass."""

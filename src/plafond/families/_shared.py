@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plafond.model.checkpoint import assign, read_transformer_file, reading
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from plafond.families._contract import Length
     from plafond.model.checkpoint import Source
     from plafond.model.native import Entry
 
@@ -37,6 +38,39 @@ def load_tokenizer(source: Source, part: str = "tokenizer") -> Any:
     return reading(
         f"{source.repo}/{part}", lambda: AutoTokenizer.from_pretrained(source.repo, subfolder=part)
     )
+
+
+def longest(
+    source: Source, prompts: Sequence[str], count: Callable[[Any, str], int], *, around: int, most: int
+) -> Length:
+    """The lengths of the longest and the shortest prompt.
+
+    Args:
+        source: whose tokenizer counts, where it is on this machine.
+        prompts: at least one.
+        count: the tokens of a prompt by the tokenizer, with what stands around it.
+        around: tokens that stand around a prompt at most. Without a tokenizer each byte of a prompt counts as a token,
+            since byte pairs, which these tokenizers join, are no shorter.
+        most: prompts are cut there.
+    """
+    from plafond.families._contract import Length
+
+    tokenizer = _tokenizer_at_hand(source)
+    if tokenizer is None:
+        long = max(len(prompt.encode()) for prompt in prompts) + around
+        return Length(tokens=min(long, most), shortest=min(around, most), counted=False)
+    found = [min(count(tokenizer, prompt), most) for prompt in prompts]
+    return Length(tokens=max(found), shortest=min(found), counted=True)
+
+
+def _tokenizer_at_hand(source: Source) -> Any:
+    """The tokenizer, if nothing has to be downloaded for it."""
+    if not source.is_local:
+        from huggingface_hub import try_to_load_from_cache
+
+        if not isinstance(try_to_load_from_cache(source.repo, "tokenizer/tokenizer_config.json"), str):
+            return None
+    return load_tokenizer(source)
 
 
 def load_denoiser(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plafond.families._contract import BaseModel, Family, TextEmbedding
+from plafond.families._contract import BaseModel, Family, Length, TextEmbedding
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PARAMETERS = 20_430_401_088
 MAX_TEXT_TOKENS = 512
-"""The pipeline cuts prompts there; plans count with as many, since the longest caption is not known to them."""
+"""The pipeline cuts prompts there; plans count with as many where the captions are not at hand."""
+ENDING = 5
+"""Tokens of the template behind a prompt."""
 NO_MASK = {"full_attention": None, "sliding_attention": None}
 """A prompt that is encoded alone has no filling to hide."""
 
@@ -158,20 +160,35 @@ class QwenImage(Family):
 
         from plafond.memory.residence import host_memory, put
 
-        encoder, tokenizer = encoders.text_encoder, encoders.tokenizer
-        template, skipped = encoders.prompt_template_encode, encoders.prompt_template_encode_start_idx
-        length = min(MAX_TEXT_TOKENS + skipped, tokenizer.model_max_length)
+        encoder, skipped = encoders.text_encoder, encoders.prompt_template_encode_start_idx
         found = []
         for prompt in prompts:
             with host_memory():
-                text = template.format(prompt)
-                ids = tokenizer(text, max_length=length, truncation=True, return_tensors="pt").input_ids
+                ids = _tokens(encoders, encoders.tokenizer, prompt)
             with torch.no_grad():
                 states = encoder(
                     input_ids=put(ids, encoder.device), attention_mask=NO_MASK, use_cache=False
                 ).last_hidden_state
             found.append(with_mask(states[0, skipped:]))
         return found
+
+    def prompt_length(self, source: Source, prompts: Sequence[str], controls: int) -> Length | None:
+        """With the template around it."""
+        from diffusers import QwenImagePipeline
+
+        from plafond.families._shared import longest
+
+        bare = QwenImagePipeline(
+            **dict.fromkeys(("scheduler", "vae", "text_encoder", "tokenizer", "transformer"))
+        )
+        skipped = bare.prompt_template_encode_start_idx
+        return longest(
+            source,
+            prompts,
+            lambda tokenizer, prompt: int(_tokens(bare, tokenizer, prompt).shape[1]),
+            around=skipped + ENDING,
+            most=MAX_TEXT_TOKENS + skipped,
+        )
 
     # ------------------------------------------------------------------------------------------------ images
 
@@ -286,6 +303,14 @@ def with_mask(states: Tensor) -> TextEmbedding:
     with host_memory():
         mask = torch.ones(states.shape[0], dtype=torch.int64)
     return {"prompt_embeds": states, "prompt_embeds_mask": mask}
+
+
+def _tokens(pipeline: Any, tokenizer: Any, prompt: str) -> Tensor:
+    """Ids (1, tokens) of a prompt in the pipeline's template, in main memory."""
+    length = min(MAX_TEXT_TOKENS + pipeline.prompt_template_encode_start_idx, tokenizer.model_max_length)
+    text = pipeline.prompt_template_encode.format(prompt)
+    ids: Tensor = tokenizer(text, max_length=length, truncation=True, return_tensors="pt").input_ids
+    return ids
 
 
 def pack(latents: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from plafond.families._ai_toolkit import PER_BLOCK, VAE, Residency
-from plafond.families._contract import BaseModel, Risk, TextEmbedding, control
-from plafond.families.qwen_image import NO_MASK, PARAMETERS, QwenImage, call, pack, unpack, with_mask
+from plafond.families._contract import BaseModel, Length, Risk, TextEmbedding, control
+from plafond.families.qwen_image import ENDING, NO_MASK, PARAMETERS, QwenImage, call, pack, unpack, with_mask
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from plafond.model.checkpoint import Source
 
 PAD = "<|image_pad|>"
+INTRODUCTION = 7
+"""Tokens that introduce a picture at most, without its own."""
 MAX_TEXT_TOKENS = 512
 """Plans count with as many words besides those of pictures; the pipeline itself cuts nothing off."""
 
@@ -119,18 +121,15 @@ class QwenImageEdit(QwenImage):
 
         from plafond.memory.residence import host_memory, put
 
-        model, template = encoders.text_encoder, encoders.prompt_template_encode
-        skipped = encoders.prompt_template_encode_start_idx
+        model, skipped = encoders.text_encoder, encoders.prompt_template_encode_start_idx
         merged = model.config.vision_config.spatial_merge_size**2
         with host_memory(), torch.device("cpu"):
-            text = template.format(self._introduced(len(controls)) + prompt)
+            text = self._written(encoders, prompt, len(controls))
             grid, pixels, counts = None, None, []
             if controls:
                 seen = encoders.processor(images=self._seen(encoders, controls), return_tensors="pt")
                 grid, pixels = seen["image_grid_thw"], seen["pixel_values"]
                 counts = [int(one) // merged for one in grid.prod(dim=1)]
-            else:
-                text = text.replace(f"<|vision_start|>{PAD}<|vision_end|>", "")
             first, *rest = text.split(PAD)
             text = first + "".join(PAD * count + part for count, part in zip(counts, rest, strict=True))
             length = min(MAX_TEXT_TOKENS + skipped + sum(counts), encoders.tokenizer.model_max_length)
@@ -151,6 +150,31 @@ class QwenImageEdit(QwenImage):
                 use_cache=False,
             ).last_hidden_state
         return with_mask(states[0, skipped:])
+
+    def prompt_length(self, source: Source, prompts: Sequence[str], controls: int) -> Length | None:
+        """With the template around it and what introduces the pictures."""
+        from plafond.families._shared import longest
+
+        names = ("scheduler", "vae", "text_encoder", "tokenizer", "processor", "transformer")
+        bare = self._pipeline(**dict.fromkeys(names))
+        skipped = bare.prompt_template_encode_start_idx
+
+        def count(tokenizer: Any, prompt: str) -> int:
+            text = self._written(bare, prompt, controls)
+            return len(tokenizer(text).input_ids) - text.count(PAD)
+
+        return longest(
+            source,
+            prompts,
+            count,
+            around=skipped + ENDING + INTRODUCTION * controls,
+            most=MAX_TEXT_TOKENS + skipped,
+        )
+
+    def _written(self, pipeline: Any, prompt: str, count: int) -> str:
+        """A prompt in the pipeline's template, with a mark for each of so many pictures."""
+        text: str = pipeline.prompt_template_encode.format(self._introduced(count) + prompt)
+        return text if count else text.replace(f"<|vision_start|>{PAD}<|vision_end|>", "")
 
     def _looked_at(self, model: Any, pixels: Tensor, grid: Tensor) -> Tensor:
         from transformers.vision_utils import get_vision_position_ids

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from plafond.families._contract import BaseModel, Family, Risk, TextEmbedding
+from plafond.families._contract import BaseModel, Family, Length, Risk, TextEmbedding
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 COMPANION = "Tongyi-MAI/Z-Image-Turbo"
 MAX_TEXT_TOKENS = 512
-"""The pipeline cuts prompts there; plans count with as many, since the longest caption is not known to them."""
+"""The pipeline cuts prompts there; plans count with as many where the captions are not at hand."""
+CHAT_TOKENS = 8
+"""What the chat puts around a prompt."""
 TEXT_LAYER = -2
 
 
@@ -139,17 +141,10 @@ class ZImage(Family):
         from plafond.memory.residence import host_memory, put
 
         encoder, tokenizer = encoders.text_encoder, encoders.tokenizer
-        length = min(MAX_TEXT_TOKENS, tokenizer.model_max_length)
         found = []
         for prompt in prompts:
             with host_memory():
-                chat = tokenizer.apply_chat_template(
-                    [{"role": "user", "content": prompt}],
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    enable_thinking=True,
-                )
-                ids = tokenizer(chat, max_length=length, truncation=True, return_tensors="pt").input_ids
+                ids = _tokens(tokenizer, prompt)
             with torch.no_grad():
                 states = encoder(
                     input_ids=put(ids, encoder.device),
@@ -161,6 +156,18 @@ class ZImage(Family):
                 mask = torch.ones(ids.shape[1], dtype=torch.int64)
             found.append({"prompt_embeds": states[TEXT_LAYER][0], "prompt_embeds_mask": mask})
         return found
+
+    def prompt_length(self, source: Source, prompts: Sequence[str], controls: int) -> Length | None:
+        """With the chat around it."""
+        from plafond.families._shared import longest
+
+        return longest(
+            source,
+            prompts,
+            lambda tokenizer, prompt: int(_tokens(tokenizer, prompt).shape[1]),
+            around=CHAT_TOKENS,
+            most=MAX_TEXT_TOKENS,
+        )
 
     # ------------------------------------------------------------------------------------------------ images
 
@@ -281,6 +288,19 @@ class ZImage(Family):
                         )
                     )
         return table
+
+
+def _tokens(tokenizer: Any, prompt: str) -> Tensor:
+    """Ids (1, tokens) of a prompt in a chat, in main memory."""
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=True,
+    )
+    length = min(MAX_TEXT_TOKENS, tokenizer.model_max_length)
+    ids: Tensor = tokenizer(chat, max_length=length, truncation=True, return_tensors="pt").input_ids
+    return ids
 
 
 _OUTER = {

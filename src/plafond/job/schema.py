@@ -90,6 +90,11 @@ class ProcessConfig(Section):
     sample: SampleConfig = Field(SampleConfig(), description="The previews.")
     plafond: PlafondConfig = Field(PlafondConfig(), description="Settings that only plafond has.")
 
+    @property
+    def caches_text(self) -> bool:
+        """Whether captions are encoded before training, for the whole job or by every data set."""
+        return self.train.cache_text_embeddings or all(data.cache_text_embeddings for data in self.datasets)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -8,7 +8,7 @@ lengthened (`plafond.memory.depth`); when its blocks turn out not to be alike, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +30,7 @@ from plafond.memory.passages import Passages, state_of
 from plafond.memory.residence import counting, host_memory, move_in, put
 from plafond.memory.stage import Stage
 from plafond.memory.standins import (
+    Given,
     ask_blank,
     control_buckets,
     pixels_of,
@@ -39,6 +40,7 @@ from plafond.memory.standins import (
 )
 from plafond.memory.trace import GRANULE, Trace
 from plafond.model.checkpoint import Source, loaded_dtype
+from plafond.model.rehearsal import of_length
 from plafond.training.base import bring_encoders
 from plafond.training.export import DTYPES
 from plafond.training.trainee import leaders
@@ -68,6 +70,7 @@ class Rehearsal:
     Attributes:
         activations: what blocks keep in training; what the job asks for, unless it is set.
         menus: what a block of each group can keep, as of the last training phase.
+        given: what is known of the data beside its buckets.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Rehearsal:
         self.granule, self.full_depth, self.device = granule, full_depth, device
         self.activations = Activations(default=asked_for(process))
         self.menus: dict[str, Menu] = {}
+        self.given = Given()
         self.dtype = DTYPES[process.train.dtype]
         self.config = source.config(family.denoiser)
 
@@ -121,7 +125,8 @@ class Rehearsal:
             ledger.mark()
             encoders = self._encoders(ledger)
             ledger.stage = "encoding text"
-            ask_blank(self.family, encoders, training_controls(self.process, self.family))
+            with of_length(self.given.longest):
+                ask_blank(self.family, encoders, self.most_controls)
             return ledger.trace
 
     def cache_latents(self, bucket: Bucket) -> Trace:
@@ -130,7 +135,7 @@ class Rehearsal:
             ledger.mark()
             vae = self._vae(ledger)
             ledger.stage = "encoding pictures"
-            for size in {bucket, *control_buckets(self.process, self.family, bucket)}:
+            for size in dict.fromkeys([bucket, *self.controls_of(bucket)]):
                 with host_memory():
                     pixels = unfilled(*pixels_of(size))
                 self.family.encode_image(vae, put(pixels, self.device, self.dtype))
@@ -302,13 +307,26 @@ class Rehearsal:
         with host_memory():
             return parts.vae.to(self.device)  # from where the last preview has put it
 
-    def text(self, controls: int) -> TextEmbedding:
-        """Stand-ins for the embedding of one prompt with so many control images."""
-        known = self.parts.texts
-        if controls not in known:
-            with self._ledger(), host_memory():
-                known[controls] = stand_in(ask_blank(self.family, self.encoders, controls), self.dtype)
-        return known[controls]
+    @property
+    def most_controls(self) -> int:
+        """The most control images that a picture has."""
+        if self.given.controls is None:
+            return training_controls(self.process, self.family)
+        return max(map(len, self.given.controls.values()), default=0)
+
+    def controls_of(self, bucket: Bucket) -> Sequence[Bucket]:
+        """Sizes of the control images of a picture of a bucket; where its data is not at hand, by its own shape."""
+        if self.given.controls is None:
+            return control_buckets(self.process, self.family, bucket)
+        return self.given.controls.get(bucket, ())
+
+    def text(self, controls: int, tokens: int | None) -> TextEmbedding:
+        """Stand-ins for the embedding of one prompt of so many tokens with so many control images."""
+        known, key = self.parts.texts, (controls, tokens)
+        if key not in known:
+            with self._ledger(), host_memory(), of_length(tokens):
+                known[key] = stand_in(ask_blank(self.family, self.encoders, controls), self.dtype)
+        return known[key]
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         """(C, h, w), or (C, frames, h, w), of a picture of this bucket, as the autoencoder makes it."""
@@ -326,7 +344,7 @@ class Parts:
 
     encoders: Any = None
     vae: nn.Module | None = None
-    texts: dict[int, TextEmbedding] = field(default_factory=dict)
+    texts: dict[tuple[int, int | None], TextEmbedding] = field(default_factory=dict)
     latent_shapes: dict[Bucket, tuple[int, ...]] = field(default_factory=dict)
     passages: Passages = field(default_factory=Passages)
 

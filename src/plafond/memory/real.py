@@ -113,9 +113,9 @@ class Real(Rehearsal):
     def _prepare_products(self, ledger: Any) -> None:
         """The libraries do that by themselves."""
 
-    def text(self, controls: int) -> TextEmbedding:
+    def text(self, controls: int, tokens: int | None) -> TextEmbedding:
         """As the dry run found it."""
-        return self.dry.text(controls)
+        return self.dry.text(controls, tokens)
 
     def _latent_shape(self, bucket: Bucket) -> tuple[int, ...]:
         return self.dry._latent_shape(bucket)

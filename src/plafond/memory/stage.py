@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +24,16 @@ from plafond.memory.standins import (
     PROMPT,
     ask_blank,
     blank_control,
-    control_buckets,
     item_of,
-    training_controls,
     unfilled,
     without_files,
 )
 from plafond.memory.trace import MICROS
+from plafond.model.rehearsal import of_length
 from plafond.training.assistant import Assistant, merge_local_assistant
 from plafond.training.base import quantize_transformer
 from plafond.training.ema import Ema
 from plafond.training.embeddings import about_preview, preview_controls, stack
-from plafond.training.feed import caches_text
 from plafond.training.optim import make_optimizer, make_state
 from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder
@@ -54,9 +53,9 @@ class Stage:
         self.config, self.plan = config, plan
         self.rehearsal, self.ledger = rehearsal, ledger
         self.process, self.family = rehearsal.process, rehearsal.family
-        self.controls = training_controls(self.process, self.family)
+        self.controls = rehearsal.most_controls
         self._masked = any(data.is_masked for data in self.process.datasets)
-        self.live_text = not (caches_text(self.process) or self.process.train.unload_text_encoder)
+        self.live_text = not (self.process.caches_text or self.process.train.unload_text_encoder)
         self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
 
     def load(self) -> None:
@@ -153,20 +152,28 @@ class Stage:
         return 1 if self.trainee.turns is None else 1 + self.trainee.turns.every
 
     def _text(self, size: int) -> TextEmbedding:
+        lengths = self.rehearsal.given.batch(size)
         if self.live_text:
-            return self.rehearsal.repeated(
-                ("text", size, self.controls), self.ledger, lambda: self._encode(size)
-            )
-        text = self.rehearsal.text(self.controls)
+            key = "text", size, self.controls, *lengths
+            return self.rehearsal.repeated(key, self.ledger, lambda: self._encode(lengths))
+        if len(set(lengths)) > 1:
+            with host_memory():
+                return stack([self.rehearsal.text(self.controls, tokens) for tokens in lengths])
+        text = self.rehearsal.text(self.controls, lengths[0])
         return {name: tensor.expand(size, *tensor.shape) for name, tensor in text.items()}
 
-    def _encode(self, size: int) -> TextEmbedding:
-        if self.controls and self.family.sees_controls:
-            return stack([ask_blank(self.family, self.encoders, self.controls) for _ in range(size)])
-        return stack(self.family.encode_text(self.encoders, [PROMPT] * size))
+    def _encode(self, lengths: Sequence[int | None]) -> TextEmbedding:
+        if (self.controls and self.family.sees_controls) or len(set(lengths)) > 1:
+            found = []
+            for tokens in lengths:
+                with of_length(tokens):
+                    found.append(ask_blank(self.family, self.encoders, self.controls))
+            return stack(found)
+        with of_length(lengths[0]):
+            return stack(self.family.encode_text(self.encoders, [PROMPT] * len(lengths)))
 
     def _controls(self, size: int, bucket: Bucket) -> TextEmbedding:
-        sizes = control_buckets(self.process, self.family, bucket)
+        sizes = self.rehearsal.controls_of(bucket)
         shapes = [self.rehearsal._latent_shape(one) for one in sizes]
         with host_memory():
             latents = [unfilled(size, *shape, dtype=self.rehearsal.dtype) for shape in shapes]
@@ -174,7 +181,7 @@ class Stage:
 
     def preview(self, item: SampleItem) -> None:
         """One preview."""
-        text = self.rehearsal.text(len(preview_controls(self.family, item)))
+        text = self.rehearsal.text(len(preview_controls(self.family, item)), self.rehearsal.given.previews)
         questions = [about_preview(self.family, item, prompt) for prompt in (item.prompt, item.neg)]
         previewer = Previewer(
             self.trainee,

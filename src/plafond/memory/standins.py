@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,34 @@ PROMPT = "a photo"
 """Any prompt: a dry run's tokenizers give the greatest length."""
 BLANK = (1024, 1024)
 """Size of a control image that is not at hand; families look at a fixed area, whatever the shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What is known of a job's data beside its buckets.
+
+    Args:
+        captions: tokens of the longest caption; None for as many as the model takes.
+        shortest: tokens of the shortest one; batches of several are taken to have one of these.
+        previews: the same of the prompts of previews.
+        controls: sizes of the control images of each bucket; None when the data is not at hand.
+    """
+
+    captions: int | None = None
+    shortest: int | None = None
+    previews: int | None = None
+    controls: Mapping[Bucket, tuple[Bucket, ...]] | None = None
+
+    def batch(self, size: int) -> list[int | None]:
+        """Tokens of the captions of the batch that takes the most: where lengths differ, some models need a mask."""
+        if size > 1 and self.shortest != self.captions:
+            return [self.shortest, *[self.captions] * (size - 1)]
+        return [self.captions] * size
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest prompt that is encoded."""
+        return None if self.captions is None or self.previews is None else max(self.captions, self.previews)
 
 
 def unfilled(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,22 @@ import torch
 
 from plafond.memory.residence import host_memory
 
+LENGTH: ContextVar[int | None] = ContextVar("LENGTH", default=None)
+"""How many ids stand-ins for tokenizers give, beside those of pictures; None for the most that there can be."""
+
+
+@contextmanager
+def of_length(tokens: int | None) -> Iterator[None]:
+    """Prompts of so many tokens inside the ``with`` block."""
+    mark = LENGTH.set(tokens)
+    try:
+        yield
+    finally:
+        LENGTH.reset(mark)
+
 
 class FullLengthTokenizer:
-    """Gives ids of the greatest length for any prompt: what an encoder's memory depends on.
+    """Gives ids of the greatest length for any prompt, or of `LENGTH`: what an encoder's memory depends on.
 
     Args:
         model_max_length: tokens.
@@ -31,6 +46,8 @@ class FullLengthTokenizer:
         """Ids (prompts, length) in main memory."""
         count = 1 if isinstance(prompt, str) else len(prompt)
         length = min(max_length or self.model_max_length, self.model_max_length)
+        if (tokens := LENGTH.get()) is not None:
+            length = min(length, tokens + sum(str(prompt).count(mark) for mark in self.marks))
         with host_memory():
             ids = torch.ones(count, length, dtype=torch.int64)
             for mark, token in self.marks.items():

@@ -99,9 +99,7 @@ class AiToolkit:
 
     @property
     def _caches_text(self) -> bool:
-        return self.process.train.cache_text_embeddings or all(
-            data.cache_text_embeddings for data in self.process.datasets
-        )
+        return self.process.caches_text
 
     @property
     def _beside(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from plafond.memory.collector import paused
 from plafond.memory.expandable import run_mode
 from plafond.memory.gpus import Ceiling
 from plafond.memory.trace import MICROS, Trace
+from plafond.plan.lengths import Lengths, lengths_of
 from plafond.plan.shapes import Shapes, shapes_of
 from plafond.plan.solve import fastest
 from plafond.plan.summaries import Summary, kept_json, remembered, summarise
@@ -101,6 +102,7 @@ class Plan:
     ceiling: Ceiling
     virtual: bool
     shapes: Shapes
+    lengths: Lengths = field(default_factory=Lengths)
     phases: tuple[Phase, ...]
 
     @cached_property
@@ -157,6 +159,8 @@ class Forecaster:
     ):
         self.process, self.ceiling, self.virtual, self.step = process, ceiling, virtual, step
         self.plain = plain
+        self.lengths = Lengths()
+        self.controls: dict[Bucket, tuple[Bucket, ...]] | None = None
         self.family = family_for(process.model.arch)
         self.source = self.family.locate(process.model)
 
@@ -175,6 +179,7 @@ class Forecaster:
             only: these phases.
         """
         known = shapes or shapes_of(self.process, self.family)
+        self._know(known)
         wanted = [phase for phase in self._phases(known, largest_only) if phase[0] in only]
         phases = []
         with paused():
@@ -187,8 +192,20 @@ class Forecaster:
             ceiling=self.ceiling,
             virtual=self.virtual,
             shapes=known,
+            lengths=self.lengths,
             phases=tuple(phases),
         )
+
+    def _know(self, shapes: Shapes) -> None:
+        """Take what the data says beside its buckets, for all that is asked from now on."""
+        most = (
+            max((len(data.control_path) for data in self.process.datasets), default=0)
+            if shapes.controls is None
+            else max(map(len, shapes.controls.values()), default=0)
+        )
+        self.lengths = lengths_of(self.process, self.family, self.source, shapes.captions, most)
+        self.controls = shapes.controls
+        vars(self).pop("_rehearsal", None)  # it was told otherwise
 
     def _phases(
         self, shapes: Shapes, largest_only: bool
@@ -326,6 +343,8 @@ class Forecaster:
             "model": self.process.model.model_dump(mode="json"),
             "live_text": live,
             "controls": [(len(data.control_path), data.do_i2v) for data in self.process.datasets],
+            "control sizes": self.controls and [f"{size}: {self.controls[size]}" for size in self.controls],
+            "lengths": self.lengths.tokens,
             "masks": any(data.is_masked for data in self.process.datasets),
             "prior": any(data.prior_reg for data in self.process.datasets),
             "files": self.source.fingerprint("") if self.source.is_local else "",
@@ -340,9 +359,15 @@ class Forecaster:
         # torch is imported only when something is not remembered
         from plafond.memory.dryrun import Rehearsal
         from plafond.memory.kernels import Target
+        from plafond.memory.standins import Given
 
         target = Target("cpu") if self.virtual else Target("cuda", self._capability)
-        return Rehearsal(self.process, self.family, self.source, target, plain=self.plain)
+        rehearsal = Rehearsal(self.process, self.family, self.source, target, plain=self.plain)
+        captions, shortest, previews = self.lengths.tokens
+        rehearsal.given = Given(
+            captions=captions, shortest=shortest, previews=previews, controls=self.controls
+        )
+        return rehearsal
 
 
 def _plain(plan: ActivationPlan) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_, Said
+
+TWICE = N_("{key} makes each step two forward passes and one backward pass longer")
+ONCE = N_("{key} makes each step a forward pass longer")
 
 
-def passes_note(process: ProcessConfig) -> str | None:
+def passes_note(process: ProcessConfig) -> Said | None:
     """One sentence when steps have more passes than one forward and one backward."""
     train = process.train
-    more = [
-        f"train.{key} adds two forward passes and one backward pass"
-        for key in ("diff_output_preservation", "blank_prompt_preservation")
-        if getattr(train, key)
-    ]
+    for key in ("diff_output_preservation", "blank_prompt_preservation"):
+        if getattr(train, key):
+            return Said(TWICE, {"key": f"train.{key}"})
     if train.inverted_mask_prior and any(data.is_masked for data in process.datasets):
-        more.append("train.inverted_mask_prior adds a forward pass")
-    elif any(data.prior_reg for data in process.datasets):
-        more.append("prior_reg adds a forward pass")
-    return f"each step takes longer: {'; '.join(more)}" if more else None
+        return Said(ONCE, {"key": "train.inverted_mask_prior"})
+    if any(data.prior_reg for data in process.datasets):
+        return Said(ONCE, {"key": "prior_reg"})
+    return None

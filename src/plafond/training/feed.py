@@ -8,32 +8,17 @@ import torch
 from torch import Tensor
 
 from plafond.data.batches import Batch, BatchPlan, Item
+from plafond.data.captions import CAPTION_VARIANTS, preserved
 from plafond.data.controls import control_items
 from plafond.data.masks import Masks, as_weights
 from plafond.data.text import Question
 from plafond.families._contract import INPAINT, Family, TextEmbedding, control
 from plafond.job.schema import ProcessConfig
-from plafond.job.train import TrainConfig
 from plafond.memory.residence import host_memory
 from plafond.training.embeddings import about_item, stack
 from plafond.training.step import MicroBatch
 
-CAPTION_VARIANTS = 16
-"""Versions of a shuffled or thinned caption that exist when text embeddings are cached."""
-
 Embed = Callable[[Sequence[Question]], list[TextEmbedding]]
-
-
-def preserved(settings: TrainConfig, caption: str, trigger: str | None) -> str | None:
-    """The caption whose meaning is to stay as it is, beside one that is trained; None when nothing is preserved."""
-    if settings.diff_output_preservation:
-        return caption.replace(trigger, settings.diff_output_preservation_class) if trigger else caption
-    return "" if settings.blank_prompt_preservation else None
-
-
-def caches_text(process: ProcessConfig) -> bool:
-    """Whether captions are encoded before training, for the whole job or by every data set."""
-    return process.train.cache_text_embeddings or all(data.cache_text_embeddings for data in process.datasets)
 
 
 class Feed:
@@ -77,7 +62,7 @@ class Feed:
 
     def prompts(self, plan: BatchPlan, batch: Batch) -> list[str]:
         """The caption of each item as it is drawn this time."""
-        cached = caches_text(self.process)
+        cached = self.process.caches_text
         if self.process.train.unload_text_encoder and not cached:
             # AI Toolkit's meaning of the key: one fixed prompt, the trigger word alone.
             return [item.config.trigger_word or "" for item in batch.items]
@@ -157,7 +142,7 @@ class Feed:
         return {control(place): self._latents(column) for place, column in enumerate(columns)}
 
     def _text(self, prompts: Sequence[Question]) -> TextEmbedding:
-        if caches_text(self.process) or self.process.train.unload_text_encoder:
+        if self.process.caches_text or self.process.train.unload_text_encoder:
             with host_memory():
                 return stack(self.embed(prompts))
         return stack(self.embed(prompts))

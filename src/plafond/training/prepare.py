@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from plafond.data.batches import BatchPlan, Item, build_items, plan_batches
 from plafond.data.buckets import Bucket
 from plafond.data.cache import cache_folder
-from plafond.data.captions import possible_captions
+from plafond.data.captions import CAPTION_VARIANTS, possible_captions, preserved
 from plafond.data.clips import take_frames
 from plafond.data.controls import control_items, match_controls, match_openings, with_controls
 from plafond.data.folder import scan
@@ -35,7 +35,7 @@ from plafond.report.terminal import Terminal
 from plafond.training.base import bring_encoders
 from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
-from plafond.training.feed import CAPTION_VARIANTS, Embed, Feed, caches_text, preserved
+from plafond.training.feed import Embed, Feed
 from plafond.training.recovery import OnHost
 
 
@@ -214,7 +214,7 @@ def _texts(
     if process.model.text_format:
         signature["weights"] = process.model.text_format
     data = [plan for plan in plans if plan is not None]
-    cached = caches_text(process)
+    cached = process.caches_text
     if cached or train.unload_text_encoder:
         if cached:
             prompts = _questions(process, family, data)

@@ -135,9 +135,9 @@ def _forecast(job: Job, question: Question, say: Say) -> None:
     from plafond.language.speech import speaker
     from plafond.memory.collector import paused
     from plafond.plan.forecast import Forecaster
+    from plafond.plan.notes import notes_of
     from plafond.plan.remedies import each_remedy
     from plafond.plan.report import as_json, remedy_as_json
-    from plafond.plan.risks import risk_warning
 
     def step(phase: str, done: int, count: int) -> None:
         say("step", phase=phase, done=done, count=count)
@@ -150,8 +150,7 @@ def _forecast(job: Job, question: Question, say: Say) -> None:
         with job.placing(index):
             plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
         plans.append(plan)
-        notes = (risk_warning(process), plan.shapes.assumed)
-        report = as_json(job, plan, (), [*job.warnings, *(note for note in notes if note)], speak)
+        report = as_json(job, plan, (), [*job.warnings, *notes_of(plan)], speak)
         say("plan", process=index, sentence=sentence(plan, speak), limited=_limited(question), plan=report)
     for index, plan in enumerate(plans):
         if plan.verdict == "fits" or not question.remedies:
