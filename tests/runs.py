@@ -37,7 +37,8 @@ elif kind in ("half-written", "before-rename", "after-rename"):
     replace = Path.replace
     def dying(source, target):
         global calls
-        if str(target).endswith((".safetensors", ".pt", ".json")) and "_cache" not in str(target):
+        watched = str(target).endswith((".safetensors", ".pt", ".json"))
+        if watched and "_cache" not in str(target) and not str(target).endswith("running.json"):
             calls += 1
             if calls == int(number):
                 if kind == "half-written":
