@@ -18,7 +18,7 @@ from plafond.errors import JobError
 from plafond.memory.dryrun import Rehearsal
 from plafond.memory.kernels import Target
 from plafond.model.checkpoint import Altered
-from plafond.training import step
+from plafond.training import objective
 from plafond.training.step import Stepper
 from runs import folder_of, run, weights
 
@@ -80,7 +80,7 @@ class TestWan22(FamilyChecks):
             return outcome
 
         levels: list[float] = []
-        drawn = step.draw_sigmas
+        drawn = objective.draw_sigmas
 
         def noted(*args: Any) -> torch.Tensor:
             sigmas = drawn(*args)
@@ -89,7 +89,7 @@ class TestWan22(FamilyChecks):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Stepper, "gradients", spied)
-            patch.setattr(step, "draw_sigmas", noted)
+            patch.setattr(objective, "draw_sigmas", noted)
             run(path)
         high, low = EXPERTS
         assert [name for _, name, *_ in seen] == [high, high, low, low, high, high, low]
