@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from plafond.model.quantized import QuantizedLinear
 
 
-class Adapter(nn.Module):
+class Adapter(nn.Module, ABC):
     """A frozen linear layer with a trainable addition; the base class of each kind.
 
     Args:
@@ -54,9 +55,9 @@ class Adapter(nn.Module):
         """Numbers that its forward uses and that change while a model is trained."""
         return (self.multiplier, self.dropout if self.training else 0.0)
 
+    @abstractmethod
     def tensors(self) -> dict[str, nn.Parameter]:
         """The trained tensors by their names in files, behind the layer's own."""
-        raise NotImplementedError
 
     def derived(self) -> dict[str, Tensor]:
         """What files hold beside the trained tensors, for programs that want it in another form."""
@@ -65,13 +66,13 @@ class Adapter(nn.Module):
     derived_names: tuple[str, ...] = ()
     """The names of what `derived` gives."""
 
+    @abstractmethod
     def blank(self) -> str:
         """The name of the trained tensor that is zero at the start."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reset(self, generator: torch.Generator) -> None:
         """Draw starting values, with which the addition is zero."""
-        raise NotImplementedError
 
 
 def kaiming(shape: torch.Size, generator: torch.Generator) -> Tensor:
