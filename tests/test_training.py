@@ -24,11 +24,11 @@ from plafond.job.schema import ProcessConfig
 from plafond.job.train import TrainConfig
 from plafond.memory.kernels import Target
 from plafond.report.terminal import Terminal
-from plafond.training.optim import make_optimizer, make_state, round_stochastically
+from plafond.training.optim import make_optimizer, make_state, round_stochastically, state_tensors
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.start import choose_device
 from plafond.training.step import Stepper
-from plafond.training.trainee import make_trainee, state_tensors
+from plafond.training.trainee import make_trainee
 from runs import assert_same_weights, folder_of, losses, run, weights
 
 CPU = torch.device("cpu")

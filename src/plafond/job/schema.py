@@ -95,6 +95,11 @@ class ProcessConfig(Section):
         """Whether captions are encoded before training, for the whole job or by every data set."""
         return self.train.cache_text_embeddings or all(data.cache_text_embeddings for data in self.datasets)
 
+    @property
+    def encodes_live(self) -> bool:
+        """Whether captions are encoded while training, by text encoders that stay on the device."""
+        return not (self.caches_text or self.train.unload_text_encoder)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -49,7 +49,7 @@ META = torch.device("meta")
 PREVIEW_STEPS = 2
 """Denoising steps that are traced of a preview."""
 SMALL = 64
-"""Side in pixels of the bucket on which the optimizer's state is made before a preview."""
+"""Side in pixels of the bucket of a step that only has to leave the device as steps do."""
 
 
 class Rehearsal:

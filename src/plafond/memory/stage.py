@@ -19,7 +19,7 @@ from plafond.job.sample import SampleItem
 from plafond.memory.meta import MetaLedger
 from plafond.memory.passages import state_of
 from plafond.memory.plainly import plainly
-from plafond.memory.residence import enter, host_memory, label
+from plafond.memory.residence import host_memory, label
 from plafond.memory.standins import (
     PROMPT,
     ask_blank,
@@ -38,7 +38,7 @@ from plafond.training.optim import make_optimizer, make_state
 from plafond.training.preview import Previewer
 from plafond.training.run_folder import RunFolder
 from plafond.training.step import MicroBatch, Stepper
-from plafond.training.trainee import Trainee, make_trainee, state_tensors
+from plafond.training.trainee import Trainee, make_trainee
 
 if TYPE_CHECKING:
     from plafond.memory.dryrun import Rehearsal
@@ -55,7 +55,7 @@ class Stage:
         self.process, self.family = rehearsal.process, rehearsal.family
         self.controls = rehearsal.most_controls
         self._masked = any(data.is_masked for data in self.process.datasets)
-        self.live_text = not (self.process.caches_text or self.process.train.unload_text_encoder)
+        self.live_text = self.process.encodes_live
         self.encoders: Any = rehearsal._encoders(ledger) if self.live_text else None
 
     def load(self) -> None:
@@ -81,9 +81,7 @@ class Stage:
         ema = settings.ema_config
         self.ema = Ema(self.trainee.parameters, ema.ema_decay) if ema.use_ema else None
         label(self.ema.averages.values() if self.ema else (), "optimizer")
-        enter("update")
         make_state(self.optimizer)
-        label(state_tensors(self.optimizer), "optimizer")
         self.stepper = Stepper(
             self.trainee,
             self.family,

@@ -75,6 +75,21 @@ class Adapter(nn.Module, ABC):
         """Draw starting values, with which the addition is zero."""
 
 
+class LowRank(Adapter):
+    """An adapter whose addition goes through `rank` features: ``B A``, of which ``B`` starts at zero."""
+
+    lora_A: nn.Parameter
+    lora_B: nn.Parameter
+
+    def tensors(self) -> dict[str, nn.Parameter]:
+        """PEFT's names."""
+        return {"lora_A.weight": self.lora_A, "lora_B.weight": self.lora_B}
+
+    def blank(self) -> str:
+        """``B``."""
+        return "lora_B.weight"
+
+
 def kaiming(shape: torch.Size, generator: torch.Generator) -> Tensor:
     """Kaiming-uniform numbers with a = √5, float32: within 1/√(columns) of zero."""
     bound = 1 / math.sqrt(shape[-1])

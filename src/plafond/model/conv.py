@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from plafond.model.adapter import Adapter, kaiming
+from plafond.model.adapter import LowRank, kaiming
 
 
-class LoraConv(Adapter):
+class LoraConv(LowRank):
     """A frozen convolution with a trainable addition.
 
     Args:
@@ -47,14 +47,6 @@ class LoraConv(Adapter):
     def out_features(self) -> int:
         """Channels of the output, as of the base layer."""
         return self.base.out_channels
-
-    def tensors(self) -> dict[str, nn.Parameter]:
-        """PEFT's names."""
-        return {"lora_A.weight": self.lora_A, "lora_B.weight": self.lora_B}
-
-    def blank(self) -> str:
-        """``B``."""
-        return "lora_B.weight"
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw ``A`` as Kaiming-uniform with a = √5 and set ``B`` to zero: the addition starts at 0."""

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from plafond.errors import JobError
 from plafond.model import linear as _operations  # noqa: F401 - defines torch.ops.plafond
-from plafond.model.adapter import Adapter, kaiming
+from plafond.model.adapter import Adapter, LowRank, kaiming
 from plafond.model.conv import LoraConv
 from plafond.model.quantized import QuantizedLinear, weight_of
 
@@ -70,7 +70,7 @@ class _LoraLinearFunction(torch.autograd.Function):
         return grad_x, None, None, None, grad_a, grad_b, None, None
 
 
-class LoraLinear(Adapter):
+class LoraLinear(LowRank):
     """A frozen linear layer with a trainable low-rank addition.
 
     Args:
@@ -95,14 +95,6 @@ class LoraLinear(Adapter):
         device = base.weight.device
         self.lora_A = nn.Parameter(torch.empty(rank, base.in_features, device=device, dtype=dtype))
         self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=device, dtype=dtype))
-
-    def tensors(self) -> dict[str, nn.Parameter]:
-        """PEFT's names."""
-        return {"lora_A.weight": self.lora_A, "lora_B.weight": self.lora_B}
-
-    def blank(self) -> str:
-        """``B``."""
-        return "lora_B.weight"
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw ``A`` as Kaiming-uniform with a = √5 (bound 1/√in) and set ``B`` to zero: the addition starts at 0."""

@@ -58,7 +58,7 @@ class AiToolkit:
 
     def _happens(self, phase: Phase) -> bool:
         """Captions that are not cached are encoded while training, by encoders that have come with the model."""
-        return phase.phase != "encode_text" or self._caches_text
+        return phase.phase != "encode_text" or self.process.caches_text
 
     def _with_residents(self, phase: Phase) -> Phase:
         match phase.phase:
@@ -72,7 +72,9 @@ class AiToolkit:
                 return self._larger(phase, sum(self._bytes[part] for part in self._beside))
             case "preview":
                 # the autoencoder is there to decode; encoders that were only set aside come back
-                back = (TEXT,) if self.process.train.unload_text_encoder and not self._caches_text else ()
+                back = (
+                    (TEXT,) if self.process.train.unload_text_encoder and not self.process.caches_text else ()
+                )
                 parts = (*(part for part in self._beside if part != VAE), *back)
                 return self._larger(phase, sum(self._bytes[part] for part in parts))
             case _:
@@ -96,10 +98,6 @@ class AiToolkit:
             device_bytes=device,
             fits=device <= self.ceiling.bytes,
         )
-
-    @property
-    def _caches_text(self) -> bool:
-        return self.process.caches_text
 
     @property
     def _beside(self) -> tuple[str, ...]:

@@ -121,19 +121,12 @@ def _at_a_time(pictures: int, batches: int) -> Said:
     return Said(text, values)
 
 
-def _live_text(process: ProcessConfig) -> bool:
-    """Whether text encoders stay on the device while training."""
-    cached = all(data.cache_text_embeddings for data in process.datasets)
-    train = process.train
-    return not (train.cache_text_embeddings or cached or train.unload_text_encoder)
-
-
 def _text(process: ProcessConfig) -> Rung:
     option = Option(
         values={"train.cache_text_embeddings": True},
         why=Said(N_("captions are encoded once and the text encoder leaves the device")),
     )
-    asked = _live_text(process) and not process.train.train_text_encoder
+    asked = process.encodes_live and not process.train.train_text_encoder
     return Rung(id="cache_text_unload_te", phases=MODEL_IS_THERE, options=(option,) if asked else ())
 
 
@@ -216,7 +209,7 @@ def _quantize_text(process: ProcessConfig) -> Rung:
             values["model.qtype_te"] = name
         why = Said(N_("weights of the text encoders take {width} each"), {"width": Said(said)})
         options.append(Option(values=values, why=why))
-    phases = frozenset({"encode_text"}) | (MODEL_IS_THERE if _live_text(process) else frozenset())
+    phases = frozenset({"encode_text"}) | (MODEL_IS_THERE if process.encodes_live else frozenset())
     return Rung(id="quantize_te", phases=phases, options=tuple(options), quality="may_change")
 
 

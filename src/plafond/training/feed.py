@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -142,10 +143,8 @@ class Feed:
         return {control(place): self._latents(column) for place, column in enumerate(columns)}
 
     def _text(self, prompts: Sequence[Question]) -> TextEmbedding:
-        if self.process.caches_text or self.process.train.unload_text_encoder:
-            with host_memory():
-                return stack(self.embed(prompts))
-        return stack(self.embed(prompts))
+        with nullcontext() if self.process.encodes_live else host_memory():
+            return stack(self.embed(prompts))
 
     def epoch(self, step: int) -> int:
         """Full passes over the training data after `step` steps."""

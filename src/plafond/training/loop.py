@@ -25,7 +25,7 @@ from plafond.training.checkpoint import Checkpoints, Identity
 from plafond.training.ema import Ema
 from plafond.training.export import DTYPES, describe, save_lora, save_transformer
 from plafond.training.feed import Feed
-from plafond.training.optim import make_optimizer, make_schedule, make_state
+from plafond.training.optim import make_optimizer, make_schedule, make_state, optimizer_state, state_tensors
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.preview import Previewer
 from plafond.training.pulse import Pulse
@@ -34,7 +34,7 @@ from plafond.training.result import Result, result_of, write_job
 from plafond.training.run_folder import RunFolder
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
-from plafond.training.trainee import Trainee, load_lora_file, make_trainee, optimizer_state, state_tensors
+from plafond.training.trainee import Trainee, load_lora_file, make_trainee
 from plafond.training.transaction import Transaction
 
 NON_FINITE_LIMIT = 10
@@ -206,7 +206,7 @@ class Run:
             self.terminal.warn(f"{sentence}; the one before it is used")
         if state is None:
             self._adopt()
-            self.make_state()
+            make_state(self.optimizer)
             return
         self.trainee.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -222,12 +222,6 @@ class Run:
             )
         self.folder.rewind_metrics(self.progress.step)
         self.terminal.note(f"continuing after step {self.progress.step}")
-
-    def make_state(self) -> None:
-        """Let the optimizer make its state before the first step, so that nothing is missing when that succeeds."""
-        enter("update")
-        make_state(self.optimizer)
-        label(state_tensors(self.optimizer), "optimizer")
 
     def _adopt(self) -> None:
         """Go on from the newest LoRA of a folder without states of ours, as AI Toolkit leaves it."""

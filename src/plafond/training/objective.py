@@ -80,6 +80,7 @@ class Diffusion:
     def __init__(self, signal: Tensor, prediction: str):
         with host_memory():
             self.signal = signal.detach().double().cpu()
+            self._roots = torch.stack([self.signal.sqrt(), (1 - self.signal).sqrt()]).float()
         self.velocity = prediction == "v_prediction"
 
     def draw(
@@ -118,9 +119,7 @@ class Diffusion:
         return put(table, levels.device)[_steps(levels)]
 
     def _shares(self, levels: Tensor, dims: int) -> tuple[Tensor, Tensor]:
-        with host_memory():
-            table = torch.stack([self.signal.sqrt(), (1 - self.signal).sqrt()]).float()
-        both = put(table, levels.device)[:, _steps(levels)]
+        both = put(self._roots, levels.device)[:, _steps(levels)]
         signal, rest = both.view(2, -1, *([1] * (dims - 1)))
         return signal, rest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from plafond.errors import JobError
 from plafond.job.train import TrainConfig
+from plafond.memory.residence import enter, host_memory, label
 
 ADAM_EPS = 1e-6
 """AI Toolkit's epsilon for the Adam family."""
@@ -52,7 +53,8 @@ def make_state(optimizer: Optimizer) -> None:
 
     A step is done on gradients of zero at a learning rate of zero, and what it counted is taken back.
     """
-    parts = optimizer.inner if isinstance(optimizer, StochasticRounding) else [optimizer]
+    enter("update")
+    parts = _parts(optimizer)
     groups = [group for part in {*parts, optimizer} for group in part.param_groups]
     settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
     for group in groups:
@@ -73,6 +75,35 @@ def make_state(optimizer: Optimizer) -> None:
                     value.zero_()
                 elif isinstance(value, (int, float)):
                     state[key] = type(value)(0)
+    label(state_tensors(optimizer), "optimizer")
+
+
+def state_tensors(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The tensors that an optimizer keeps from step to step."""
+    for part in _parts(optimizer):
+        for state in part.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's state with its tensors on the CPU, fit for `torch.save` and a weights-only load."""
+    with host_memory():
+        state: dict[str, Any] = _to_cpu(optimizer.state_dict())
+    return state
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _to_cpu(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_cpu(item) for item in value)
+    return value
+
+
+def _parts(optimizer: Optimizer) -> Sequence[Optimizer]:
+    return optimizer.inner if isinstance(optimizer, StochasticRounding) else [optimizer]
 
 
 def _adamw(params: list[nn.Parameter], lr: float, options: dict[str, Any]) -> Optimizer:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -272,27 +271,3 @@ def _saved(path: Path, table: Sequence[Entry], kohya: Mapping[str, str]) -> dict
         for name, tensor in saved.items()
     }
     return {**state, **lora_from_native(state, table), **from_kohya(saved, kohya)}
-
-
-def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """The tensors that an optimizer keeps from step to step."""
-    for inner in getattr(optimizer, "inner", [optimizer]):
-        for state in inner.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state with its tensors on the CPU, fit for `torch.save` and a weights-only load."""
-    with host_memory():
-        state: dict[str, Any] = _to_cpu(optimizer.state_dict())
-    return state
-
-
-def _to_cpu(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _to_cpu(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_cpu(item) for item in value)
-    return value

@@ -11,7 +11,7 @@ import torch
 
 from plafond.memory.gpus import gib
 from plafond.memory.residence import enter
-from plafond.training.optim import make_optimizer, make_schedule
+from plafond.training.optim import make_optimizer, make_schedule, make_state
 from plafond.training.recovery import Leaner, attempt
 from plafond.training.step import MicroBatch, Outcome
 
@@ -154,7 +154,7 @@ class Transaction:
             run.resume()
         elif self._weights is not None:
             run.trainee.load_weights(self._weights)
-            run.make_state()
+            make_state(run.optimizer)
             if run.ema is not None:
                 run.ema.load(self._weights)
             run.progress = replace(self._progress)
