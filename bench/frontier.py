@@ -1,7 +1,7 @@
-"""What activation memory buys: FLUX.1-dev at 1024², batch 1, rank 16, bfloat16, by dry runs without data.
+"""What activation memory buys at 1024², batch 1, rank 16, bfloat16, by dry runs without data.
 
 Memory is what lies on the device beyond weights, LoRA, gradients and optimizer at the fullest moment of a step; work is
-counted as torch's counter does, products and attention only. Where the LoRA is on attention and MLP, the last
+counted as torch's counter does, products and attention only. Where FLUX's LoRA is on attention and MLP, the last
 projections' results are read by no backward pass; where it is on the modulation as well, the gates read them.
 
     python bench/frontier.py [--markdown]
@@ -31,11 +31,19 @@ GIB = 2**30
 BUCKET = Bucket(1024, 1024)
 BALANCE = 1.0
 """Only products and attention are counted here; elementwise operations shall weigh next to nothing."""
-CEILINGS = (3.8, 7.5, 13.5)
-"""GiB of activations."""
+SHARES = (0.25, 0.5, 0.75)
+"""Of the way from recomputing everything to keeping everything, where no figures are asked for."""
 FULL = "recompute all"
 TARGETS = {FULL: (2.3, 0.31), "3.8 GiB": (3.8, 0.225), "7.5 GiB": (7.5, 0.15), "13.5 GiB": (13.5, 0.03)}
-"""The most GiB and the most work over keeping everything, with a LoRA on attention and MLP."""
+"""The most GiB and the most work over keeping everything, with a LoRA on attention and MLP of FLUX."""
+FLUX, QWEN = "black-forest-labs/FLUX.1-dev", "Qwen/Qwen-Image"
+CASES = (
+    ("FLUX.1-dev, LoRA on attention and MLP", "flux", FLUX, ("norm",), (3.8, 7.5, 13.5)),
+    ("FLUX.1-dev, LoRA on every linear layer", "flux", FLUX, (), (3.8, 7.5, 13.5)),
+    ("Z-Image, LoRA on every linear layer", "zimage", "Tongyi-MAI/Z-Image", (), ()),
+    ("Qwen-Image, LoRA on every linear layer", "qwen_image", QWEN, (), ()),
+)
+"""Title, architecture, model, layers that get no LoRA, and GiB of activations to be kept to."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,10 @@ class Row:
     flops: int
 
 
-def rehearsal(ignore: tuple[str, ...]) -> Rehearsal:
+def rehearsal(arch: str, repo: str, ignore: tuple[str, ...]) -> Rehearsal:
     process = ProcessConfig(
         type="sd_trainer",
-        model=ModelConfig(name_or_path="black-forest-labs/FLUX.1-dev", arch="flux"),
+        model=ModelConfig(name_or_path=repo, arch=arch),
         network=NetworkConfig(
             linear=16, linear_alpha=16.0, network_kwargs=NetworkKwargs(ignore_if_contains=ignore)
         ),
@@ -61,21 +69,22 @@ def rehearsal(ignore: tuple[str, ...]) -> Rehearsal:
     return Rehearsal(process, family, family.locate(process.model), Target("cuda", (8, 9)))
 
 
-def rows(ignore: tuple[str, ...]) -> Iterator[Row]:
+def rows(dry: Rehearsal, ceilings: tuple[float, ...]) -> Iterator[Row]:
     """Nothing kept, everything kept, and what is between."""
-    dry = rehearsal(ignore)
 
     def row(plan: ActivationPlan, name: str) -> Row:
         dry.activations = Activations(default=plan)
         trace = dry.train(BUCKET, 1)
         return Row(name, trace.peak().activations, trace.total_flops)
 
-    yield row(KEEP_ALL, "keep all (none)")
-    yield row(RECOMPUTE_ALL, FULL)
+    none, full = row(KEEP_ALL, "keep all (none)"), row(RECOMPUTE_ALL, FULL)
+    yield none
+    yield full
     curves = {group: curve_of(menu, BALANCE) for group, menu in dry.menus.items()}
-    ladder = Ladder(curves, {group: int(dry.config[key]) for group, key in dry.family.depth.items()})
+    ladder = Ladder(curves, dry.family.block_counts(dry.config))
     yield row(ActivationPlan(name="attention", default=Level(kind="attention")), "attention")
-    for size in CEILINGS:
+    between = (none.activations - full.activations) / GIB
+    for size in ceilings or [round(full.activations / GIB + share * between, 1) for share in SHARES]:
         known: dict[int, Row] = {}
 
         def needed(rung: int, known: dict[int, Row] = known, size: float = size) -> int:
@@ -91,11 +100,11 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print tables for docs/benchmarks.md")
     options = parser.parse_args()
     missed = []
-    for title, ignore in (("LoRA on attention and MLP", ("norm",)), ("LoRA on every linear layer", ())):
+    for title, arch, repo, ignore, ceilings in CASES:
         print(f"**{title}**\n" if options.markdown else title)
         print("| plan | activations, GiB | TFLOP/step | over none |\n|---|---:|---:|---:|")
         none = 0.0
-        for row in rows(ignore):
+        for row in rows(rehearsal(arch, repo, ignore), ceilings):
             none = none or row.flops
             size, over = row.activations / GIB, row.flops / none - 1
             most, slowest = TARGETS.get(row.name, (size, over)) if ignore else (size, over)
