@@ -135,21 +135,26 @@ def test_no_plan_changes_the_loss_curve(make_job: JobMaker) -> None:
         "datasets": {"caption_dropout_rate": 0.3},
         "train": {"steps": 20, "batch_size": 1, "dtype": "bf16"},
     }
+    streamed, packed = "model.layer_offloading=true", "model.quantize=true"
     plans = {
-        "false": "train.gradient_checkpointing=false",
-        "true": "train.gradient_checkpointing=true",
-        "auto": AUTO,
-        "pinned": f"plafond.activation_plan={json.dumps(PINNED['by group'])}",
+        "false": ("train.gradient_checkpointing=false",),
+        "true": ("train.gradient_checkpointing=true",),
+        "auto": (AUTO,),
+        "pinned": (f"plafond.activation_plan={json.dumps(PINNED['by group'])}",),
+        "streamed": (streamed, "train.cache_text_embeddings=false"),
+        "packed": (packed, "train.gradient_checkpointing=false"),
+        "packed and streamed": (packed, streamed, "plafond.activation_plan=offload"),
     }
     jobs = {name: make_job(name, **sections) for name in plans}
-    lean, full = (plan_of(jobs[name], 2**40, plans[name]).peak.device_bytes for name in ("true", "false"))
-    for name, override in plans.items():
+    lean, full = (plan_of(jobs[name], 2**40, *plans[name]).peak.device_bytes for name in ("true", "false"))
+    for name, overrides in plans.items():
         if name == "auto":
-            run(jobs[name], (lean + full) // 2, override)
+            run(jobs[name], (lean + full) // 2, *overrides)
         else:
-            train(jobs[name], overrides=(override,))
-    expected = losses(folder_of(jobs["false"]))
-    assert len(expected) == 20
+            train(jobs[name], overrides=overrides)
+    assert len(losses(folder_of(jobs["false"]))) == 20
     for name, job in jobs.items():
-        assert losses(folder_of(job)) == expected, name
-        assert_same_weights(folder_of(job).final, folder_of(jobs["false"]).final)
+        like = folder_of(jobs["packed" if name.startswith("packed") else "false"])
+        assert losses(folder_of(job)) == losses(like), name
+        assert_same_weights(folder_of(job).final, like.final)
+    assert losses(folder_of(jobs["packed"])) != losses(folder_of(jobs["false"]))
