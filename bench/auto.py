@@ -96,13 +96,13 @@ def stepping(
             for planned in group:
                 del planned.block.forward
         if checkpointing:
-            transformer.enable_gradient_checkpointing()
+            transformer.enable_gradient_checkpointing()  # type: ignore[operator]
     stepper = Stepper(trainee, dry.family, dry.process, CPU, dry.dtype, Activations(default=plan or KEEP_ALL))
     optimizer = make_optimizer(trainee.parameters.values(), dry.process.train)
     picture = Picture(Path("x.png"), "x.png", Path(), BUCKET.width, BUCKET.height, "", None, 1, 0)
     item = Item(picture, dry.process.datasets[0], BUCKET.width, BUCKET)
     latents = torch.randn(1, *dry._latent_shape(BUCKET))
-    text = {name: torch.randn(1, *tensor.shape).to(dry.dtype) for name, tensor in dry.text(0).items()}
+    text = {name: torch.randn(1, *tensor.shape).to(dry.dtype) for name, tensor in dry.text(0, None).items()}
 
     def step(number: int) -> float:
         micro = MicroBatch(

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from plafond import load_job
+from plafond.language.said import Said
 from plafond.memory.gpus import Ceiling
 from plafond.plan.forecast import Forecaster, Plan
 from verdicts import completes, draw, job_file
@@ -28,7 +29,7 @@ CHECKPOINTING = "train.gradient_checkpointing"
 def planned(job: Path, overrides: list[str], ceiling: int) -> Plan:
     """The plan on a virtual GPU."""
     (process,) = load_job(job, overrides=overrides).processes
-    return Forecaster(process, Ceiling(ceiling, 0, "", None), virtual=True).plan()
+    return Forecaster(process, Ceiling(ceiling, 0, Said("drawn"), None), virtual=True).plan()
 
 
 def slowdowns(plan: Plan) -> list[float]:

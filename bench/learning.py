@@ -110,7 +110,7 @@ def measure(seed: int, steps: int | None, folder: Path) -> dict[str, float]:
     model = FAMILY.load_transformer(FAMILY.locate(process.model), device=CPU, dtype=torch.float32)
     network = make_trainee(model, FAMILY, process, Target("cpu")).network
     assert network is not None
-    load_lora_file(network, result.files[0])
+    load_lora_file(network, result.files[0], FAMILY, model)
     model.eval()
     changes: dict[str, float] = {"seed": seed}
     for name, data in zip(("subject", "unrelated"), examples(process), strict=True):

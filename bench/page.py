@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def load() -> bool:
                     page.browser.get("about:blank")
                     started = time.monotonic()
                     page.browser.get(address + path)
-                    page.until(lambda mark=mark: page.script(f"return !!document.querySelector('{mark}')"))
+                    page.until(partial(page.script, f"return !!document.querySelector('{mark}')"))
                     times.append(time.monotonic() - started)
                 kept.append(said(path, statistics.median(times), LOAD))
     return all(kept)

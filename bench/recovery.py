@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -60,7 +61,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class Refusing(VirtualGpu):
+class Refusing(VirtualGpu):  # type: ignore[no-untyped-call]
     """Refuses once at the allocation number `at`, counted from when it was set."""
 
     at: int | None = None
@@ -149,12 +150,8 @@ def equal(one: tuple[list[Any], list[torch.Tensor]], two: tuple[list[Any], list[
 @contextmanager
 def transactions(kind: type[Transaction]) -> Iterator[None]:
     """Let runs do their steps in this way."""
-    before = loop.Transaction
-    loop.Transaction = kind  # type: ignore[misc]
-    try:
+    with patch.object(loop, "Transaction", kind):
         yield
-    finally:
-        loop.Transaction = before  # type: ignore[misc]
 
 
 def everywhere(job: Path) -> bool:
@@ -179,7 +176,8 @@ def everywhere(job: Path) -> bool:
     # the first step makes what later ones find; the last ones see none
     settings |= {"train.steps": number + 2}
     reference = result(run(job, settings, None))
-    gpu, live = Refusing(PLENTY), []
+    gpu = Refusing(PLENTY)
+    live: list[int] = []
     started = time.monotonic()
     with transactions(disturbed(gpu, live)):
         folder = run(job, settings, gpu)
@@ -220,7 +218,7 @@ def shrinking(job: Path, count: int, dice: random.Random) -> bool:
     reference = result(run(job, settings, whole))
     run(job, settings | {"plafond.activation_plan": "offload"}, lean)
 
-    class Shrinking(VirtualGpu):
+    class Shrinking(VirtualGpu):  # type: ignore[no-untyped-call]
         when, to = 0, PLENTY
 
         def grown(self, size: int) -> None:

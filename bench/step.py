@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -180,7 +181,7 @@ def compare(case: Case, steps: int) -> dict[str, float | str | bool]:
             step(number)
             times[step].append(time.process_time() - started)
     medians = [statistics.median(times[step]) for step in (first, second)]
-    memory = [peak_bytes(lambda step=step: step(1000)) for step in (first, second)]
+    memory = [peak_bytes(partial(step, 1000)) for step in (first, second)]
     time_ratio, memory_ratio = medians[0] / medians[1], memory[0] / memory[1]
     return {
         "base": str(case.dtype).removeprefix("torch."),

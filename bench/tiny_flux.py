@@ -87,7 +87,7 @@ def train_shape_classifier(count: int = 1500) -> SVC:
 
 def rendered(count: int, seed: int) -> list[tuple[scenes.Scene, Image.Image]]:
     """``count`` one-object scenes and their renders, from seeds the training set does not use."""
-    found = []
+    found: list[tuple[scenes.Scene, Image.Image]] = []
     while len(found) < count:
         rng = random.Random(seed)
         seed += 1

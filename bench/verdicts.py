@@ -26,6 +26,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 
 import plafond
+from plafond.language.said import Said
 from plafond.memory.gpus import Ceiling
 from plafond.plan.forecast import Forecaster
 
@@ -36,7 +37,7 @@ PHOTOS = ROOT / "examples" / "photos"
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """One random job's settings."""
-    settings = {
+    settings: dict[str, Any] = {
         "train.gradient_checkpointing": dice.choice([True, False]),
         "train.batch_size": dice.choice([1, 1, 2, 3]),
         "train.gradient_accumulation": dice.choice([1, 1, 2]),
@@ -99,7 +100,7 @@ def main() -> None:
             started = time.monotonic()
             overrides = [f"{key}={json.dumps(value)}" for key, value in draw(dice).items()]
             (process,) = plafond.load_job(job, overrides=overrides).processes
-            plan = Forecaster(process, Ceiling(2**40, 0, "", None), virtual=True).plan()
+            plan = Forecaster(process, Ceiling(2**40, 0, Said("plenty"), None), virtual=True).plan()
             # half of the ceilings within 1 % of the peak, where a wrong verdict would show
             spread = dice.choice([0.01, 0.2])
             ceiling = round(plan.peak.device_bytes * (1 + dice.uniform(-spread, spread)))

@@ -121,7 +121,10 @@ class Page:
 
     def get(self, test: str) -> WebElement:
         """The visible element of that mark."""
-        return self.until(lambda: next((one for one in self.all(test) if one.is_displayed()), None))
+        found: WebElement = self.until(
+            lambda: next((one for one in self.all(test) if one.is_displayed()), None)
+        )
+        return found
 
     def text(self, test: str) -> str:
         """Text of an element."""
@@ -189,4 +192,5 @@ class Page:
 
     def problems(self) -> list[str]:
         """What the browser has complained about."""
-        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+        log = self.browser.get_log("browser")  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in log if entry["level"] == "SEVERE"]

@@ -84,7 +84,8 @@ def folder_of(job: Path) -> RunFolder:
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
-    return load_file(path)
+    loaded: dict[str, torch.Tensor] = load_file(path)
+    return loaded
 
 
 def assert_same_weights(first: Path, second: Path) -> None:
@@ -102,7 +103,8 @@ def losses(folder: RunFolder) -> list[tuple[int, float]]:
 
 def resume_state(folder: RunFolder, step: int) -> dict[str, Any]:
     """A saved state, with tensors."""
-    return torch.load(folder.resume / f"step_{step:09d}.pt", weights_only=True)
+    state: dict[str, Any] = torch.load(folder.resume / f"step_{step:09d}.pt", weights_only=True)
+    return state
 
 
 assert os.environ["OMP_NUM_THREADS"] == "1"
