@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from conftest import JobMaker
+from plafond.plan import models as listed
 from runs import folder_of
 
 
@@ -37,10 +38,41 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
     assert "Exit codes: 0 done" in shown
 
 
-def test_models_lists_the_families() -> None:
-    listed = json.loads(plafond("models", "--json").stdout)["models"]
-    assert {"FLUX.1-dev", "FLUX.1-schnell", "Flex.1-alpha"} <= {model["title"] for model in listed}
-    assert max(map(len, plafond("models").stdout.splitlines())) <= 100
+def test_models_lists_weights_and_cards() -> None:
+    known = {base.title for _, base in listed.published()}
+    assert {"FLUX.1-dev", "Flex.1-alpha", "Flex.2-preview", "Stable Diffusion XL", "Z-Image"} <= known
+    rows = json.loads(plafond("models", "--json").stdout)["models"]
+    assert {row["title"] for row in rows} == known
+    for row in rows:
+        # some models keep a few layers in float32
+        assert 1 <= row["weights_bytes"]["bf16"] / (2 * row["transformer_parameters"]) < 1.01
+        peaks = [fit["peak_bytes"] for fit in row["lora"] if fit["weights"] == "bf16"]
+        # one of two experts at a time is on the card
+        assert row["weights_bytes"]["bf16"] / 2 < min(peaks) and peaks == sorted(peaks)
+    assert max(map(len, plafond("models").stdout.split("\n\n")[0].splitlines())) <= 100
+    for size, card in ((23 * 2**30, 24), (30 * 2**30, 32), (2**40, None)):
+        chosen = listed.smallest_card(size)
+        assert (chosen and chosen.marketed_gb) == card
+
+
+def test_the_table_of_models_is_what_plans_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((family, base),) = [one for one in listed.published() if one[1].arch == "sd15"]
+    rows = listed.table()
+    assert {listed.identity(*one) for one in listed.published()} == rows.keys()
+    row = rows[listed.identity(family, base)]
+    monkeypatch.setattr(listed, "SIDES", (512,))
+    monkeypatch.setattr(listed, "CARDS", ("bf16",))
+    fresh = listed.planned(family, base)
+    assert fresh["weights_bytes"] == row["weights_bytes"]
+    (now,), then = fresh["lora"], row["lora"][0]
+    assert now == {**then, "peak_bytes": now["peak_bytes"]}
+    assert abs(now["peak_bytes"] / then["peak_bytes"] - 1) < 0.005
+
+
+def test_models_of_no_known_name() -> None:
+    done = plafond("models", "zimag")
+    assert done.returncode == 2
+    assert done.stderr == "plafond: no family or architecture named 'zimag'; did you mean zimage?\n"
 
 
 def test_train_prints_where_everything_is_and_nothing_else(make_job: JobMaker) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ARCHS: frozenset[str] = frozenset(
+from plafond.families import families
+
+_AI_TOOLKIT = frozenset(
     {
         *("sd1", "sd2", "sd3", "sdxl", "vega", "ssd", "pixart", "pixart_sigma", "auraflow"),
         *("flux", "flex2", "flux_kontext", "flux2", "flux2_klein_4b", "flux2_klein_9b"),
@@ -18,6 +20,12 @@ ARCHS: frozenset[str] = frozenset(
 
 ALIASES: dict[str, str] = {"flex1": "flux", "sd15": "sd1"}
 """Other names of an architecture."""
+
+
+def archs() -> frozenset[str]:
+    """Every architecture that has a name: AI Toolkit's, and those that a family adds."""
+    return _AI_TOOLKIT.union(*(family.archs for family in families()))
+
 
 LEGACY_FLAGS: dict[str, str] = {
     "is_flux": "flux",

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
+from plafond.job.archs import ALIASES, LEGACY_FLAGS, archs
 from plafond.job.qtypes import QTYPES, format_of
 from plafond.job.section import Flag, Input, Section, Settings, Texts
 from plafond.job.wording import nearest, shown
@@ -30,9 +30,16 @@ Qtype = Annotated[
     AfterValidator(_qtype),
     WithJsonSchema({"anyOf": [{"enum": ["", *QTYPES]}, {"type": "string", "pattern": r"^[a-z0-9_]+ *\|"}]}),
 ]
-Arch = Annotated[
-    str, WithJsonSchema({"anyOf": [{"enum": sorted([*ARCHS, *ALIASES])}, {"type": "string", "pattern": ":"}]})
-]
+
+
+class _Named:
+    """Marks the name of an architecture; which there are is found when somebody asks for the schema."""
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, object]:
+        return {"anyOf": [{"enum": sorted([*archs(), *ALIASES])}, {"type": "string", "pattern": ":"}]}
+
+
+Arch = Annotated[str, _Named()]
 
 
 class ModelConfig(Section):

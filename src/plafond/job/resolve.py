@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from plafond.job.archs import ALIASES, ARCHS, LEGACY_FLAGS
+from plafond.job.archs import ALIASES, LEGACY_FLAGS, archs
 from plafond.job.document import KeyPath
 from plafond.job.model import ModelConfig
 from plafond.job.prompts import FlagError, PromptFlags, read_flags
@@ -105,8 +105,9 @@ def arch(values: Values, path: KeyPath, source: Source) -> None:
 def _split_arch(values: Values, path: KeyPath, source: Source) -> None:
     name, _, tag = values["arch"].partition(":")
     name = ALIASES.get(name, name)
-    if name not in ARCHS:
-        near = nearest(name, [*ARCHS, *ALIASES])
+    known = archs()
+    if name not in known:
+        near = nearest(name, [*known, *ALIASES])
         hint = f"; did you mean {near}?" if near else ""
         source.problem((*path, "arch"), f"expected the name of an architecture, found {shown(name)}{hint}")
     values["arch"] = name
