@@ -1,11 +1,11 @@
-"""Published memory figures of FLUX.1 and Wan trainings against the plan of the nearest job.
+"""Published memory figures of trainings against the plan of the nearest job.
 
     python bench/published.py [--json]
 
 Prints for each comparable row what is predicted, what was published and the error (of the prediction, relative to the
-published figure), then median and 90th percentile of the absolute errors; then the rows that say only whether a card
-was large enough; then the rows that cannot be compared, and why. How rows are mapped is in ``published_rows.py``. GiB
-are 1024³ bytes.
+published figure), then median and 90th percentile of the absolute errors, of all rows and of those whose base is, or
+is not, quantised by another tool's kernels; then the rows that say only whether a card was large enough; then the
+rows that cannot be compared, and why. How rows are mapped is in ``published_rows.py``. GiB are 1024³ bytes.
 
 All rows were made by other trainers. Where these train PEFT's layers under torch's own checkpointing, it is that step
 which is predicted; else plafond's own. Where the unit of a figure is uncertain, the second error is that of the other
@@ -36,6 +36,7 @@ from plafond.memory.allocator import replay
 from plafond.memory.dryrun import Rehearsal
 from plafond.memory.gpus import context_overhead
 from plafond.memory.kernels import Target
+from plafond.memory.standins import Given
 from published_rows import GIB, Case, read_cases
 
 
@@ -66,7 +67,16 @@ def main() -> None:
         if case.needs or case.unknown:
             continue
         same = repr(
-            (case.process, case.width, case.height, case.frames, case.batch, case.plain, case.capability)
+            (
+                case.process,
+                case.width,
+                case.height,
+                case.frames,
+                case.batch,
+                case.plain,
+                case.caption,
+                case.capability,
+            )
         )
         if same not in known:
             known[same] = predict(case)
@@ -86,7 +96,11 @@ def predict(case: Case) -> Prediction:
         (job,) = load_job(path).processes
     family = family_for(job.model.arch)
     target = Target("cuda", case.capability)
-    rehearsal = Rehearsal(job, family, family.locate(job.model), target, plain=case.plain)
+    source = family.locate(job.model)
+    rehearsal = Rehearsal(job, family, source, target, plain=case.plain)
+    length = None if case.caption is None else family.prompt_length(source, [case.caption], 0)
+    if length is not None:
+        rehearsal.given = Given(captions=length.tokens, shortest=length.tokens)
     trace = rehearsal.train(Bucket(case.width, case.height, case.frames), case.batch)
     sizes = trace.sizes
     events = [
@@ -114,6 +128,17 @@ def _errors(case: Case, prediction: Prediction) -> tuple[int, float, float | Non
     return predicted, error(predicted, case.figure.bytes), other
 
 
+def _by_base(results: list[tuple[Case, Prediction]]) -> dict[str, list[float]]:
+    """Absolute errors of all compared rows, and by whether the base is quantised."""
+    found: dict[str, list[float]] = {"all": [], "weights as published": [], "quantised base": []}
+    for case, prediction in results:
+        if case.figure is not None and case.outcome == "fits":
+            size = abs(_errors(case, prediction)[1])
+            found["all"].append(size)
+            found["quantised base" if case.quantised else "weights as published"].append(size)
+    return found
+
+
 def _group_medians(results: list[tuple[Case, Prediction]]) -> list[float]:
     """The median absolute error of each group, so that a source with many like rows counts once."""
     groups: dict[str, list[float]] = {}
@@ -124,31 +149,29 @@ def _group_medians(results: list[tuple[Case, Prediction]]) -> list[float]:
 
 
 def _text(results: list[tuple[Case, Prediction]], others: list[Case]) -> str:
-    lines = [f"{'row':30} {'compared':9} {'predicted':>9} {'published':>9} {'error':>7}  if GB is GiB"]
-    lines.append(f"{'':30} {'':9} {'GiB':>9} {'GiB':>9}")
-    errors = []
+    lines = [f"{'row':45} {'compared':9} {'predicted':>9} {'published':>9} {'error':>7}  if GB is GiB"]
+    lines.append(f"{'':45} {'':9} {'GiB':>9} {'GiB':>9}")
     for case, prediction in results:
         if case.figure is None or case.outcome == "oom":
             continue
         predicted, first, other = _errors(case, prediction)
-        errors.append(abs(first))
         lines.append(
-            f"{case.id:30} {case.figure.kind:9} {predicted / GIB:9.2f} {case.figure.bytes / GIB:9.2f} {first:+7.1%}"
+            f"{case.id:45} {case.figure.kind:9} {predicted / GIB:9.2f} {case.figure.bytes / GIB:9.2f} {first:+7.1%}"
             + ("" if other is None else f"  {other:+.1%}")
         )
         lines += [f"    {note}" for note in case.notes]
-    if errors:
-        by_group = _group_medians(results)
-        lines.append(
-            f"\n{len(errors)} rows: median error {median(errors):.1%}, 90th percentile {percentile(errors, 0.9):.1%}"
-        )
-        lines.append(f"{len(by_group)} sources, each once: median error {median(by_group):.1%}")
-    lines.append(f"\n{'row':30} {'card':>6} {'published':>9} {'planned':>8} {'device GiB':>10}")
+    lines.append("")
+    for name, errors in _by_base(results).items():
+        tail = f"90th percentile {percentile(errors, 0.9):.1%}"
+        lines.append(f"{name}: {len(errors)} rows, median error {median(errors):.1%}, {tail}")
+    by_group = _group_medians(results)
+    lines.append(f"{len(by_group)} sources, each once: median error {median(by_group):.1%}")
+    lines.append(f"\n{'row':45} {'card':>6} {'published':>9} {'planned':>8} {'device GiB':>10}")
     for case, prediction in results:
         if case.card_gb is not None and (case.figure is None or case.outcome == "oom"):
             planned = "fits" if prediction.fits(case.card_gb) else "oom"
             lines.append(
-                f"{case.id:30} {case.card_gb:3} GB {case.outcome:>9} {planned:>8} {prediction.device / GIB:10.2f}"
+                f"{case.id:45} {case.card_gb:3} GB {case.outcome:>9} {planned:>8} {prediction.device / GIB:10.2f}"
             )
             lines += [f"    {note}" for note in case.notes]
     lines.append("\nnot compared:")
@@ -156,12 +179,12 @@ def _text(results: list[tuple[Case, Prediction]], others: list[Case]) -> str:
         why = [f"needs {each}" for each in case.needs]
         if case.unknown:
             why.append(f"not known: {', '.join(case.unknown)}")
-        lines.append(f"{case.id:30} {'; '.join(why)}")
+        lines.append(f"{case.id:45} {'; '.join(why)}")
     return "\n".join(lines)
 
 
 def _json(results: list[tuple[Case, Prediction]], others: list[Case]) -> dict[str, Any]:
-    compared, errors = [], []
+    compared = []
     for case, prediction in results:
         entry: dict[str, Any] = {
             "id": case.id,
@@ -171,20 +194,21 @@ def _json(results: list[tuple[Case, Prediction]], others: list[Case]) -> dict[st
             "allocated_bytes": prediction.allocated,
             "reserved_bytes": prediction.reserved,
             "device_bytes": prediction.device,
+            "quantised": case.quantised,
             "notes": case.notes,
         }
         if case.figure is not None:
             _, first, other = _errors(case, prediction)
             entry |= {"kind": case.figure.kind, "published_bytes": case.figure.bytes}
             entry |= {"error": first, "error_if_gib": other}
-            if case.outcome == "fits":
-                errors.append(abs(first))
         compared.append(entry)
     return {
         "schema": 1,
-        "median_error": median(errors) if errors else None,
-        "p90_error": percentile(errors, 0.9) if errors else None,
-        "median_error_by_source": median(_group_medians(results)) if errors else None,
+        "errors": {
+            name: {"rows": len(errors), "median": median(errors), "p90": percentile(errors, 0.9)}
+            for name, errors in _by_base(results).items()
+        },
+        "median_error_by_source": median(_group_medians(results)),
         "rows": compared,
         "not_compared": [
             {"id": case.id, "source": case.source, "needs": case.needs, "unknown": case.unknown}

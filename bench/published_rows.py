@@ -1,4 +1,4 @@
-"""Published memory figures of FLUX.1 and Wan trainings, each as the AI Toolkit job that comes nearest to it.
+"""Published memory figures of trainings with models that plafond knows, each as the job that comes nearest to it.
 
 The files in ``data`` hold the rows with their sources. What a row says is mapped here, what it leaves open is
 filled with the tool's default, and what cannot be mapped is said: a row *needs* something that plafond cannot do, or
@@ -19,6 +19,9 @@ How each thing is read:
 - **Clips.** The number of frames is cut to 4n + 1. "480px pixel-area buckets" are planned as a square of 480.
 - **RamTorch** streams weights from main memory, which is planned as ``model.layer_offloading``.
 - **float8 products** keep bf16 weights and are planned as bf16; the casts of single layers are not counted.
+- **Quantised bases** are planned with our format of as many bits, whoever's kernels the tool uses, and only where
+  blocks are recomputed: what quantised layers keep for a backward pass is a matter of their kernels.
+- **Captions** are as long as the model takes, except where the tool's example has one.
 - **Out of memory, at an unknown moment.** A figure reached at a failure is compared only where the source says what
   failed; see `MOMENT_UNKNOWN`.
 """
@@ -50,9 +53,11 @@ class Model:
 
     @property
     def line(self) -> str:
-        """FLUX or Wan, whose tools' defaults differ."""
-        return "flux" if self.arch == "flux" else "wan"
+        """FLUX, Wan, Z-Image, Qwen-Image or SDXL, whose tools' defaults differ."""
+        return next(line for line in LINES if self.arch.startswith(line))
 
+
+LINES = ("flux", "wan", "zimage", "qwen", "sdxl")
 
 FLUX = Model("black-forest-labs/FLUX.1-dev", "flux")
 MODELS = {
@@ -62,10 +67,17 @@ MODELS = {
     "Wan-AI/Wan2.1-I2V-14B": Model("Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", "wan21_i2v:14b480p"),
     "Wan-AI/Wan2.1-I2V-14B-480P": Model("Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", "wan21_i2v:14b480p"),
     "Wan-AI/Wan2.2-T2V-A14B": Model("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "wan22_14b:t2v"),
+    "Tongyi-MAI/Z-Image": Model("Tongyi-MAI/Z-Image", "zimage"),
+    "Tongyi-MAI/Z-Image-Turbo": Model("Tongyi-MAI/Z-Image-Turbo", "zimage:turbo"),
+    "Qwen/Qwen-Image": Model("Qwen/Qwen-Image", "qwen_image"),
+    "Qwen/Qwen-Image-Edit": Model("Qwen/Qwen-Image-Edit", "qwen_image_edit"),
+    "Qwen/Qwen-Image-Edit-2509": Model("Qwen/Qwen-Image-Edit-2509", "qwen_image_edit_plus"),
+    "stabilityai/stable-diffusion-xl-base-1.0": Model("stabilityai/stable-diffusion-xl-base-1.0", "sdxl"),
 }
 """By the rows' names; every other name with FLUX in it means FLUX.1-dev or a model of the same shapes."""
 
 ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")
+OWN = ("to_q", "to_k", "to_v", "to_out.0")
 ADDED = ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out")
 FEED_FORWARD = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")
 
@@ -81,20 +93,26 @@ class Tool:
         peft: trains PEFT's layers under torch's checkpointing: planned plainly, with the float32 copies of float32
             adapters, although SimpleTuner's can be bfloat16.
         source: where the defaults are from.
+        caption: the one of its examples; None for as long a one as the model takes.
+        checkpoints: blocks are recomputed where the row does not say.
     """
 
     layers: Mapping[str, tuple[str, ...]]
     caches_text: bool
     peft: bool
     source: str
+    caption: str | None = None
+    checkpoints: bool = False
 
 
 TOOLS = {
     "SimpleTuner": Tool(
-        {"flux": (*ATTENTION, *ADDED), "wan": ("to_q", "to_k", "to_v", "to_out.0")},
+        {"flux": (*ATTENTION, *ADDED), "wan": OWN, "zimage": OWN, "qwen": OWN},
         True,
         True,
-        "documentation/quickstart/FLUX.md, flux_lora_target all; models/wan/model.py, DEFAULT_LORA_TARGET",
+        "documentation/quickstart/FLUX.md, flux_lora_target all; models/common.py, DEFAULT_LORA_TARGET;"
+        " the examples' one caption is an emoji",
+        caption="\N{LARGE BROWN SQUARE}",
     ),
     "sd-scripts": Tool({}, True, False, "networks/lora_flux.py: every linear layer of the blocks"),
     "fluxgym (sd-scripts)": Tool({}, True, False, "networks/lora_flux.py"),
@@ -111,7 +129,7 @@ TOOLS = {
         {"flux": (*ATTENTION, *ADDED, *FEED_FORWARD)}, False, True, "train_dreambooth_lora_flux.py"
     ),
     "unsloth studio (diffusers)": Tool(
-        {"flux": (*ATTENTION, *ADDED)},
+        {"flux": (*ATTENTION, *ADDED), "zimage": OWN, "qwen": (*ATTENTION, *ADDED)},
         True,
         True,
         "studio/backend/core/training/diffusion_dit_trainer.py, _FLUX_TARGETS",
@@ -121,6 +139,20 @@ TOOLS = {
     ),
     "diffusion-pipe": Tool({}, True, True, "models/wan: every linear layer of the blocks"),
     "musubi-tuner": Tool({}, True, False, "networks/lora_wan.py: every linear layer of the blocks"),
+    "OneTrainer": Tool(
+        {
+            "qwen": ("attn", "img_mlp", "txt_mlp"),
+            "zimage": ("attention", "feed_forward"),
+            "sdxl": ("attentions",),
+        },
+        True,
+        False,
+        "training_presets, layer_filter",
+    ),
+    "OneTrainer / diffusers VAE": Tool({}, True, False, "an autoencoder alone"),
+    "ai-toolkit": Tool({}, True, True, "every linear layer of the blocks", checkpoints=True),
+    "omini-kontext": Tool({}, True, True, "the thread does not name them"),
+    "flymyai-lora-trainer": Tool({"qwen": OWN}, True, True, "train_configs, target_modules"),
     "DiffSynth-Studio": Tool({}, True, True, "the rows name their layers: all of the blocks"),
 }
 
@@ -148,6 +180,14 @@ METRICS = {
     "GB, maintainer measurement": Metric("device", GB, False),
     "GB, author figure": Metric("device", GB, False),
     "GB, user measurement": Metric("device", GB, False),
+    "GB, user estimate": Metric("device", GB, False),
+    "GB, user observation": Metric("device", GB, False),
+    # Windows' task manager divides by 1024 three times
+    "GB, user figure (task monitor)": Metric("device", GIB, True),
+    "GB, screenshot": Metric("device", GB, False),
+    "GB, memory snapshot peak": Metric("allocated", GB, False),
+    "GB, nvidia-smi/nvitop": Metric("device", GB, False),
+    "GiB, peak allocated": Metric("allocated", GIB, True),
     "GiB allocated by torch at failure (79.15 GiB card)": Metric("allocated", GIB, True),
 }
 
@@ -161,6 +201,13 @@ OPTIMIZERS = {
     "prodigy": "prodigy",
     "adamw_bf16": "adamw",
     "AdamW8bitKahan": "adamw8bit",
+    "adamw": "adamw",
+    "ADAMW (default)": "adamw",
+    "ADAFACTOR fused back pass": "adafactor",
+    "adafactor, fused backward pass": "adafactor",
+    "adafactor, fused backward": "adafactor",
+    # keeps its one average in the adapters' own format
+    "optimi-lion": "lion",
 }
 
 QTYPES = {
@@ -171,7 +218,21 @@ QTYPES = {
     "fp8 (fp8_base)": "qfloat8",
     "fp8-quanto": "qfloat8",
     "int8": "qint8",
+    "int8-quanto": "qint8",
+    "int8-sdnq-hadamard": "qint8",
+    "int8-sdnq (hadamard)": "qint8",
+    "fp8-torchao": "qfloat8",
+    "fp8 scaled": "qfloat8",
+    "fp8 storage": "qfloat8",
+    "qfloat8": "qfloat8",
+    "fp8": "qfloat8",
+    "FLOAT_8": "qfloat8",
+    "INT_W8A8": "qint8",
 }
+"""The format of ours that has as many bits and scales of like size. Whose kernels multiply by it makes a difference
+to what a backward pass keeps, so that rows without checkpointing are not compared."""
+
+UNQUANTISED = ("none", "bf16", "BFLOAT_16")
 
 
 CAPABILITIES = {
@@ -196,6 +257,16 @@ MOMENT_UNKNOWN = {
     # same script stops with an error of shapes at every batch above 1, so it was changed in between; and a maintainer
     # reports that a like command runs on one A100.
     "df-10994-flux-bs2-nogc": "what failed: not the step, by the size that was asked for",
+    # 40.99, 24.05 and 25.29 GiB stand there for one checkpoint a block, for one of two blocks and for half of the
+    # blocks; a step's activations would differ.
+    "st-seg-qwen-bf16-layer-l40s": "the step's peak: the figure is the same whatever is recomputed",
+    "st-seg-qwen-int8-sdnq-hadamard-layer-l40s": "the step's peak: the figure is the same whatever is recomputed",
+    "st-seg-qwen-fp8-torchao-layer-l40s": "the step's peak: the figure is the same whatever is recomputed",
+    "un-flux-512-int8": "the step's peak: the figure is that of loading",
+    "un-zimage-768-int8": "the step's peak: the figure is that of loading",
+    "st-zimage-sdnq-h100-current": "the step's peak: the figure is that of a validation at 1024 pixels",
+    "st-zimage-sdnq-l40s-current": "the step's peak: the figure is that of a validation at 1024 pixels",
+    "st-zimage-sdnq-l40s-baseline": "the step's peak: the figure is that of a validation at 1024 pixels",
 }
 """Rows whose figure was reached at a failure outside of what is predicted, or nobody knows where."""
 
@@ -219,6 +290,7 @@ class Case:
         frames: of its clips; 1 for pictures.
         batch: pictures per batch.
         plain: predicted as the tool's step, not as plafond's.
+        caption: of every picture; None for as long a one as the model takes.
         process: the job's process without its folder of pictures.
         outcome: ``fits`` or ``oom``.
         figure: the published number, if there is one; with outcome ``oom``, what was reached at the failure.
@@ -227,6 +299,7 @@ class Case:
         capability: its compute capability.
         needs: what plafond cannot do.
         unknown: what the row does not say.
+        quantised: the base is, with another tool's kernels.
         notes: where the mapping is not exact.
     """
 
@@ -238,6 +311,7 @@ class Case:
     frames: int
     batch: int
     plain: bool
+    caption: str | None
     process: dict[str, Any]
     outcome: Literal["fits", "oom"]
     figure: Figure | None
@@ -246,6 +320,7 @@ class Case:
     capability: tuple[int, int]
     needs: tuple[str, ...]
     unknown: tuple[str, ...]
+    quantised: bool
     notes: tuple[str, ...]
 
 
@@ -273,6 +348,7 @@ def map_row(row: dict[str, Any]) -> Case:
         frames=_frames(row),
         batch=row.get("batch_size", 1),
         plain=tool.peft,
+        caption=tool.caption,
         process=_process(row, tool, width, height),
         outcome="oom" if row["outcome"] == "oom" else "fits",
         figure=_figure(row),
@@ -281,6 +357,7 @@ def map_row(row: dict[str, Any]) -> Case:
         capability=next((CAPABILITIES[card] for card in CAPABILITIES if card in row.get("gpu", "")), (8, 0)),
         needs=tuple(_needs(row)),
         unknown=tuple(_unknown(row)),
+        quantised=_qtype(row) is not None,
         notes=tuple(_notes(row, tool)),
     )
 
@@ -311,7 +388,7 @@ def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[s
     model = _model(row) or FLUX
     if layers := tool.layers.get(model.line):
         network["network_kwargs"] = {"only_if_contains": list(layers)}
-    qtype = QTYPES.get(row.get("quantization", ""))
+    qtype = _qtype(row)
     where = row.get("text_encoder", "cached" if tool.caches_text else "on GPU")
     return {
         "type": "sd_trainer",
@@ -324,7 +401,7 @@ def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[s
         "train": {
             "batch_size": row.get("batch_size", 1),
             "gradient_accumulation": row.get("grad_accum", 1),
-            "gradient_checkpointing": row.get("gradient_checkpointing") is True,
+            "gradient_checkpointing": row.get("gradient_checkpointing", tool.checkpoints) is True,
             "optimizer": _optimizer(row),
             "lr": 1.0 if _optimizer(row) == "prodigy" else 1e-4,
             "dtype": "bf16",
@@ -336,11 +413,22 @@ def _process(row: dict[str, Any], tool: Tool, width: int, height: int) -> dict[s
         "model": {
             "name_or_path": model.name,
             "arch": model.arch,
-            "layer_offloading": "layer_offload" in row,
+            **_offloading(row),
             "quantize": qtype is not None,
             **({"qtype": qtype} if qtype else {}),
         },
     }
+
+
+def _qtype(row: dict[str, Any]) -> str | None:
+    return None if _float8_products(row) else QTYPES.get(row.get("quantization", ""))
+
+
+def _offloading(row: dict[str, Any]) -> dict[str, Any]:
+    """Streamed blocks: all of them, or the share that OneTrainer's presets give."""
+    asked = row.get("layer_offload", 0)
+    share = asked if isinstance(asked, float | int) else 1.0
+    return {"layer_offloading": True, "layer_offloading_transformer_percent": share} if share else {}
 
 
 def _optimizer(row: dict[str, Any]) -> str:
@@ -365,12 +453,17 @@ def _needs(row: dict[str, Any]) -> Iterator[str]:
         yield "full fine-tuning" if row["method"] == "full" else row["method"]
     quantization = row.get("quantization", "none")
     # "fp8" of these two tools means float8 products on bf16 weights
-    if quantization not in ("none", "bf16") and not _float8_products(row):
-        yield f"a quantised base ({quantization})"
+    if quantization not in UNQUANTISED and not _float8_products(row):
+        if quantization not in QTYPES:
+            yield f"a quantised base ({quantization})"
+        elif row.get("gradient_checkpointing") is False:
+            yield f"what layers of a quantised base keep ({quantization})"
     if row.get("block_swap"):
         yield f"block swap ({row['block_swap']})"
     if not isinstance(row.get("gradient_checkpointing", True), bool):
         yield f"checkpointing: {row['gradient_checkpointing']}"
+    if row.get("train_text_encoder"):
+        yield "a LoRA on the text encoders"
     if row["phase"] not in ("train",):
         yield f"the phase {row['phase']}"
     if "/ FLUX" in row["model"]:
@@ -384,7 +477,7 @@ def _unknown(row: dict[str, Any]) -> Iterator[str]:
         yield "rank"
     if "batch_size" not in row:
         yield "batch size"
-    if "gradient_checkpointing" not in row:
+    if "gradient_checkpointing" not in row and not TOOLS[row["tool"]].checkpoints:
         yield "checkpointing"
     if "reported_peak_gb" not in row and "gpu_vram_gb" not in row:
         yield "size of the card"

@@ -140,6 +140,14 @@ class FamilyChecks:
                 self.family.build_vae(source)
             assert _size(transformer) == base.transformer_parameters
             assert sum(map(_size, self.family.text_modules(encoders))) == self.encoder_parameters
+            # quantising leaves only embedders and outputs
+            packed = (*self.family.lora_blocks, *self.family.packed_blocks)
+            left = [
+                module
+                for name, module in transformer.named_modules()
+                if isinstance(module, torch.nn.Linear) and not any(block in name for block in packed)
+            ]
+            assert sum(map(_size, left)) < 0.05 * base.transformer_parameters
 
     def test_prediction_equals_the_pipelines_own(self) -> None:
         self.check_prediction(self.options)

@@ -112,6 +112,8 @@ class Family(Protocol):
     """Folders of the checkpoint that hold text encoders and tokenizers."""
     lora_blocks: tuple[str, ...]
     """Substrings of the dotted names of layers that get a LoRA by default."""
+    packed_blocks: tuple[str, ...] = ()
+    """The same of blocks without a LoRA whose linear layers are quantised, too."""
     denoiser: str = "transformer"
     """The folder of a checkpoint that holds the denoising model, and what stands before its names in LoRA files of
     diffusers."""

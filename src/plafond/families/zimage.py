@@ -42,6 +42,7 @@ class ZImage(Family):
     text_parts: tuple[str, ...] = ("text_encoder", "tokenizer")
     # the refiners' names hold "_refiner": they get no LoRA
     lora_blocks: tuple[str, ...] = ("layers",)
+    packed_blocks: tuple[str, ...] = ("noise_refiner", "context_refiner")
     depth: Mapping[str, str] = {"layers": "n_layers"}
     miniature: Mapping[str, Mapping[str, Any]] = {
         "transformer": {

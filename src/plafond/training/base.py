@@ -26,7 +26,7 @@ def quantize_transformer(
     """
     if model.weight_format is None:
         return
-    blocks = family.lora_blocks
+    blocks = (*family.lora_blocks, *family.packed_blocks)
     quantize(
         transformer,
         model.weight_format,
