@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import plafond
 from conftest import JobMaker
+from plafond.activations.blocks import blocks_of
 from plafond.families import family_for
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.model import ModelConfig
@@ -135,11 +137,14 @@ class FamilyChecks:
         for base in self.family.base_models:
             source = self.family.locate(ModelConfig(name_or_path=base.repo, arch=base.arch))
             with torch.device("meta"):
-                transformer = self.family.build_transformer(source.config(self.family.denoiser))
+                config = source.config(self.family.denoiser)
+                transformer = self.family.build_transformer(config)
                 encoders = self.family.build_text_encoders(source)
                 self.family.build_vae(source)
             assert _size(transformer) == base.transformer_parameters
             assert sum(map(_size, self.family.text_modules(encoders))) == self.encoder_parameters
+            groups = Counter(place.group for place, _ in blocks_of(transformer))
+            assert groups == self.family.block_counts(config)
             # quantising leaves only embedders and outputs
             packed = (*self.family.lora_blocks, *self.family.packed_blocks)
             left = [

@@ -116,6 +116,14 @@ def test_a_curve_is_convex_and_its_levels_give_its_points(seed: int) -> None:
     assert Curve.from_json(curve.as_json()) == curve
 
 
+def test_the_work_of_a_convolution_whose_input_needs_no_gradient() -> None:
+    block = PlannedBlock(nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 2, 1)), Target("cpu"))
+    block(torch.randn(1, 3, 8, 8))
+    assert block.learnt is not None
+    products = 36 * 2 * (3 * 9 * 4 + 4 * 2)
+    assert products <= block.learnt.menu.work(0.0)
+
+
 def process(**train: Any) -> ProcessConfig:
     return ProcessConfig(
         type="sd_trainer",

@@ -14,10 +14,14 @@ from PIL import Image, ImageChops
 from safetensors.torch import save_file
 
 import micro_zimage
+import plafond
 from family_checks import CPU, PROMPT, FamilyChecks
 from plafond.errors import JobError
 from plafond.job.model import ModelConfig
 from plafond.job.train import TrainConfig
+from plafond.language.said import Said
+from plafond.memory.gpus import Ceiling
+from plafond.plan.forecast import Forecaster
 from plafond.training.assistant import merge_assistant
 from runs import folder_of, losses, run
 
@@ -83,6 +87,17 @@ class TestZImage(FamilyChecks):
 
     def test_the_plan_with_an_assistant_is_exact(self, job: Callable[..., Path], adapter: Path) -> None:
         self.check_plan(job, (f"model.assistant_lora_path={adapter}", "train.disable_sampling=false"))
+
+    def test_all_weights_train_under_a_solved_plan(self, job: Callable[..., Path]) -> None:
+        path = job(
+            network=None, train={"steps": 4, "gradient_checkpointing": "auto", "optimizer": "adafactor"}
+        )
+        loaded = plafond.load_job(path)
+        plan = Forecaster(loaded.processes[0], Ceiling(2**40, 0, Said("plenty"), None), virtual=True).plan()
+        (chosen,) = [one.activations for one in plan.phases if one.phase == "train"]
+        assert chosen is not None
+        assert {"layers", "noise_refiner", "context_refiner"} <= chosen.plan.groups.keys()
+        plafond.train(loaded, device="cpu", ceiling=plan.peak.device_bytes, recover=False)
 
     def test_an_assistant_for_another_model_is_one_sentence(self, tmp_path: Path) -> None:
         path = tmp_path / "other.safetensors"

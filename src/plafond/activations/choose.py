@@ -272,14 +272,16 @@ def _made(node: fx.Node) -> Any:
     if "val" in node.meta:
         return node.meta["val"]
     users: list[Any] = [user for user in node.users if user.target is operator.getitem]
-    return tuple(user.meta["val"] for user in sorted(users, key=lambda user: user.args[1]))
+    places = {user.args[1]: user.meta["val"] for user in users}
+    # those that nobody asks for leave a gap, so that the others keep their places
+    return tuple(places.get(place) for place in range(max(places, default=-1) + 1))
 
 
 def _moved(node: fx.Node) -> int:
     made = _made(node)
     written = made if isinstance(made, tuple) else (made,)
     values = [*(_value(argument) for argument in node.all_input_nodes), *written]
-    return sum(int(value.numel()) * value.element_size() for value in values)
+    return sum(int(value.numel()) * value.element_size() for value in values if value is not None)
 
 
 def repeatable(node: fx.Node) -> bool:

@@ -98,6 +98,11 @@ class ZImage(Family):
         ),
     )
 
+    def block_counts(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """The refiners, too, which train where all weights do."""
+        refiners = int(config["n_refiner_layers"])
+        return {**super().block_counts(config), "noise_refiner": refiners, "context_refiner": refiners}
+
     def locate(self, model: ModelConfig) -> Source:
         """Folder, Hugging Face id, or a transformer with encoder and VAE from Z-Image-Turbo."""
         from plafond.model.checkpoint import locate
