@@ -19,11 +19,13 @@ from torch import Tensor
 import plafond
 from conftest import JobMaker
 from plafond.activations.blocks import blocks_of
+from plafond.data.buckets import Bucket
 from plafond.families import family_for
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.model import ModelConfig
 from plafond.job.schema import ProcessConfig
 from plafond.job.train import TrainConfig
+from plafond.memory.dryrun import Rehearsal
 from plafond.memory.gpus import Ceiling
 from plafond.memory.kernels import Target
 from plafond.model.checkpoint import Source
@@ -266,6 +268,16 @@ class FamilyChecks:
             _forget(path)
             assert not _completes(path, plan.peak.device_bytes - 16384, overrides)
         return plan
+
+    def test_standing_pictures_take_what_lying_ones_take(self, job: Callable[..., Path]) -> None:
+        if not self.family.either_way:
+            pytest.skip("each is planned by itself")
+        process = _process(job())
+        found = []
+        for bucket in (Bucket(96, 64), Bucket(64, 96)):
+            trace = Rehearsal(process, self.family, self.source, Target("cuda", (8, 9))).train(bucket, 2)
+            found.append([(event.allocates, trace.sizes[event.allocation]) for event in trace.events])
+        assert found[0] == found[1]
 
     def test_a_stopped_run_goes_on_bit_by_bit(self, job: Callable[..., Path]) -> None:
         whole, halves = job("whole"), job("halves")

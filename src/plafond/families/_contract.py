@@ -171,6 +171,8 @@ class Family(Protocol):
         prompt's, with ``negative_`` before their names.
         """
 
+    either_way: bool = True
+    """A picture takes the same memory standing or lying, allocation by allocation."""
     usual_frames: int = 1
     """Frames of a clip of which nothing is known, for plans."""
 

@@ -36,6 +36,7 @@ class QwenImage(Family):
 
     name = "qwen_image"
     archs: tuple[str, ...] = ("qwen_image",)
+    either_way = False  # its tables of angles have as many rows as the picture
     divisor = 32
     text_parts: tuple[str, ...] = ("text_encoder", "tokenizer")
     lora_blocks: tuple[str, ...] = ("transformer_blocks",)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plafond.activations.ladder import Curve, Ladder
 from plafond.activations.plan import RECOMPUTE_ALL, ActivationPlan, Activations, asked_for, is_open
@@ -26,6 +26,8 @@ from plafond.plan.summaries import Summary, kept_json, remembered, summarise
 if TYPE_CHECKING:
     from plafond.memory.allocator import Mode
     from plafond.memory.dryrun import Rehearsal
+
+Sized = TypeVar("Sized", Bucket, Bucket | None)
 
 BALANCE = 100.0
 """FLOP per byte that are assumed when only a size is given: between those of consumer cards of the last years."""
@@ -259,6 +261,8 @@ class Forecaster:
         plan: ActivationPlan | None,
         play: Callable[[], Trace] | None = None,
     ) -> Summary:
+        bucket = self._lying(bucket)
+
         def rehearse() -> Trace:
             self._rehearsal.activations = Activations(default=plan or RECOMPUTE_ALL)
             return self._rehearsal.phase(name, bucket, batch, item)
@@ -269,12 +273,21 @@ class Forecaster:
         levels = plan and {"default": asdict(plan.default), "groups": _plain(plan)}
         return remembered({**self._key(name, bucket, batch, item), "levels": levels}, find)
 
+    def _lying(self, bucket: Sized) -> Sized:
+        """The bucket that is rehearsed in this one's place: standing pictures take the same as lying ones."""
+        if bucket is None or self.controls or not self.family.either_way:
+            return bucket
+        return replace(
+            bucket, width=max(bucket.width, bucket.height), height=min(bucket.width, bucket.height)
+        )
+
     def loaded_bytes(self) -> int:
         """Weights on the device once the model is loaded."""
         return self._summary("load", None, 1, None, None).kinds.get("weights", 0)
 
     def ladder(self, bucket: Bucket, batch: int) -> Ladder:
         """The plans between recomputing everything and nothing on one bucket."""
+        bucket = self._lying(bucket)
 
         def find() -> dict[str, Any]:
             from plafond.activations.ladder import curve_of, leanest
