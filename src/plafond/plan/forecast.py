@@ -275,7 +275,8 @@ class Forecaster:
 
     def _lying(self, bucket: Sized) -> Sized:
         """The bucket that is rehearsed in this one's place: standing pictures take the same as lying ones."""
-        if bucket is None or self.controls or not self.family.either_way:
+        beside = self.controls and any(self.controls.values())
+        if bucket is None or beside or not self.family.either_way:
             return bucket
         return replace(
             bucket, width=max(bucket.width, bucket.height), height=min(bucket.width, bucket.height)
