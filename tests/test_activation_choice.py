@@ -124,22 +124,24 @@ def test_the_work_of_a_convolution_whose_input_needs_no_gradient() -> None:
     assert products <= block.learnt.menu.work(0.0)
 
 
-def process(**train: Any) -> ProcessConfig:
+def process(*, streamed: bool = False, **train: Any) -> ProcessConfig:
     return ProcessConfig(
         type="sd_trainer",
-        model=ModelConfig(name_or_path="x", arch="flux"),
+        model=ModelConfig(name_or_path="x", arch="flux", layer_offloading=streamed),
         network=NetworkConfig(type="lora", linear=4, linear_alpha=4),
         datasets=(DatasetConfig(folder_path="."),),
         train=TrainConfig(cache_text_embeddings=True, **train),
     )
 
 
-def rehearsal(*, full_depth: bool = False, layers: int = 6) -> Rehearsal:
+def rehearsal(*, full_depth: bool = False, layers: int = 6, streamed: bool = False) -> Rehearsal:
     family = family_for("flux")
     shape = {"num_layers": layers, "num_single_layers": layers}
     changes = {**family.miniature, "transformer": {**family.miniature["transformer"], **shape}}
     source = Altered(repo=family.base_models[0].repo, changes=changes)
-    return Rehearsal(process(), family, source, Target("cuda", (8, 9)), full_depth=full_depth)
+    return Rehearsal(
+        process(streamed=streamed), family, source, Target("cuda", (8, 9)), full_depth=full_depth
+    )
 
 
 BUCKET = Bucket(256, 192)
@@ -185,6 +187,27 @@ def test_stretches_are_lengthened_exactly(groups: dict[str, tuple[tuple[Level, i
     short, deep = traces
     assert short.events == deep.events and short.sizes == deep.sizes
     assert short.peak() == deep.peak() and short.total_flops == deep.total_flops
+
+
+@pytest.mark.parametrize("level", [RECOMPUTE, KEEP], ids=["recompute", "keep"])
+def test_streamed_blocks_are_lengthened_exactly(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them ends the visit of the next but one."""
+    # a refusal would trace the deep model instead, and hide here that nothing was lengthened
+    monkeypatch.setattr("plafond.memory.dryrun.NotUniform", ZeroDivisionError)
+    groups = {
+        "transformer_blocks": ((level, 8),),
+        "single_transformer_blocks": ((ATTENTION, 1), (level, 7)),
+    }
+    traces = []
+    for full in (False, True):
+        dry = rehearsal(full_depth=full, layers=8, streamed=True)
+        dry.activations = Activations(default=ActivationPlan(name="mixed", default=KEEP, groups=groups))
+        traces.append(dry.train(BUCKET, 1))
+    short, deep = traces
+    # the norms of all gradients lie in one small tensor
+    short.sizes, deep.sizes = ([size for size in trace.sizes if size > 4096] for trace in traces)
+    assert short.sizes == deep.sizes
+    assert [event[:2] for event in short.events] == [event[:2] for event in deep.events]
 
 
 def random_ladder(dice: random.Random) -> Ladder:

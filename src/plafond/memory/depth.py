@@ -2,13 +2,14 @@
 
 A model's blocks of one kind do the same, so a trace with four of each (first, two in the middle, last) says all there
 is to know: the events of a middle block are repeated. This is exact, not a fit: the result is the list of events that
-the deep model would have given, and can be replayed through an allocator or drawn.
+the deep model would have given, and can be replayed through an allocator or drawn. Where blocks end allocations of the
+next but one, as streamed ones do, it takes six, so that the middle ones do not meet the first and the last.
 
 The list of events is cut into *runs*: stretches that belong to one block. A *sweep* is a series of runs that walks
 through a group of blocks in one direction (a forward pass, a backward pass, a step of the optimizer). An allocation is
 then known by its sweep, its block and its place in that run; a free names the allocation it ends, by the distance
-between the block that frees and the block that allocated. Copies are made of block 2 where a sweep rises and of block
-1 where it falls, because what they refer to lies behind them.
+between the block that frees and the block that allocated. Copies are made of the second middle block where a sweep
+rises and of the first where it falls, because what they refer to lies behind them.
 
 When the two middle blocks do not match, or a sweep jumps, `deepen` refuses, and the caller traces the deep model.
 """
@@ -23,7 +24,9 @@ from itertools import repeat
 from plafond.memory.trace import Block, Event, Trace
 
 SHALLOW = 4
-"""Blocks per group in a shallow model."""
+"""Blocks per group in a shallow model whose blocks end allocations of themselves and their neighbours alone."""
+SHALLOW_STREAMED = 6
+"""The same where they end those of the next but one, too."""
 
 
 class NotUniform(Exception):
@@ -71,40 +74,43 @@ _event = partial(tuple.__new__, Event)
 """`Event` of a tuple, without a call in Python: there are hundreds of thousands."""
 
 
-def deepen(trace: Trace, depths: Mapping[str, int]) -> Trace:
-    """Lengthen a trace of `SHALLOW` blocks per group.
+def deepen(trace: Trace, depths: Mapping[str, int], shallow: int = SHALLOW) -> Trace:
+    """Lengthen a trace of so many blocks per group.
 
     Args:
-        trace: of a model whose groups in `depths` have `SHALLOW` blocks each.
-        depths: blocks of each group in the deep model, at least `SHALLOW`.
+        trace: of a model whose groups in `depths` have `shallow` blocks each.
+        depths: blocks of each group in the deep model, at least `shallow`.
+        shallow: `SHALLOW` or `SHALLOW_STREAMED`.
 
     Raises:
         NotUniform: the trace has not the structure that this rests on.
     """
-    return _Deepening(trace, depths).result()
+    return _Deepening(trace, depths, shallow).result()
 
 
 Segments = Mapping[str, Sequence[int]]
 """For each group of blocks the lengths of stretches of blocks that do the same, in the deep model."""
 
 
-def shallow_lengths(lengths: Sequence[int]) -> list[int]:
+def shallow_lengths(lengths: Sequence[int], shallow: int = SHALLOW) -> list[int]:
     """The same stretches in the shallow model."""
-    return [min(length, SHALLOW) for length in lengths]
+    return [min(length, shallow) for length in lengths]
 
 
-def deepen_segments(trace: Trace, segments: Segments) -> Trace:
+def deepen_segments(trace: Trace, segments: Segments, shallow: int = SHALLOW) -> Trace:
     """Lengthen a trace of a model whose groups fall into stretches of blocks that are alike.
 
     Args:
         trace: of the model whose stretches have `shallow_lengths`.
         segments: the lengths in the deep model.
+        shallow: as for `deepen`.
 
     Raises:
         NotUniform: as `deepen`.
     """
     if all(len(lengths) == 1 for lengths in segments.values()):
-        return deepen(trace, {group: length for group, (length,) in segments.items() if length > SHALLOW})
+        longer = {group: length for group, (length,) in segments.items() if length > shallow}
+        return deepen(trace, longer, shallow)
     apart: dict[Block, Block] = {}
     together: dict[Block, Block] = {}
     depths: dict[str, int] = {}
@@ -112,13 +118,13 @@ def deepen_segments(trace: Trace, segments: Segments) -> Trace:
         near = far = 0
         for number, length in enumerate(lengths):
             name = f"{group}/{number}"
-            short = min(length, SHALLOW)
+            short = min(length, shallow)
             apart.update({Block(group, near + index): Block(name, index) for index in range(short)})
             together.update({Block(name, index): Block(group, far + index) for index in range(length)})
-            if length > SHALLOW:
+            if length > shallow:
                 depths[name] = length
             near, far = near + short, far + length
-    return _renamed(deepen(_renamed(trace, apart), depths), together)
+    return _renamed(deepen(_renamed(trace, apart), depths, shallow), together)
 
 
 def _renamed(trace: Trace, names: Mapping[Block, Block]) -> Trace:
@@ -139,10 +145,12 @@ class _Deepening:
     """Every run is worked out once, into numbers relative to where its own allocations and those of other runs begin;
     copying it is then arithmetic."""
 
-    def __init__(self, trace: Trace, depths: Mapping[str, int]):
+    def __init__(self, trace: Trace, depths: Mapping[str, int], shallow: int):
         self.trace, self.depths = trace, depths
+        self.half = shallow // 2
+        """Blocks before the middle, and after it; the first of them stands so far behind the last one copied."""
         self.runs = _cut(trace, depths)
-        self.templates = _sweeps(trace, self.runs)
+        self.templates = _sweeps(trace, self.runs, self.half)
         self.deep = Trace()
         self.begins: dict[_Home, int] = {}
         self.alive: set[int] = set()
@@ -160,10 +168,9 @@ class _Deepening:
                 self._emit(run, score, None)
                 continue
             if self.templates.get(run.sweep) == run.block.index:
-                # Copies come before the block they are copied from: a rising sweep has then passed block 1, a falling
-                # one block n - 2, and the copies lie behind the block itself.
-                between = range(2, self.depths[run.block.group] - 2)
-                rises = run.block.index == 2
+                # Copies come before the block they are copied from: what this one refers to then lies behind them, too.
+                between = range(self.half, self.depths[run.block.group] - self.half)
+                rises = run.block.index == self.half
                 for index in between if rises else reversed(between):
                     self._emit(run, score, Block(run.block.group, index))
             self._emit(run, score, self._moved(run.block))
@@ -175,9 +182,9 @@ class _Deepening:
 
     def _moved(self, block: Block) -> Block:
         """Where a block of the shallow model stands in the deep one."""
-        if block.index < SHALLOW // 2:
+        if block.index < self.half:
             return block
-        return Block(block.group, block.index + self.depths[block.group] - SHALLOW)
+        return Block(block.group, block.index + self.depths[block.group] - 2 * self.half)
 
     def _emit(self, run: _Run, score: _Score, block: Block | None) -> None:
         deep = self.deep
@@ -203,7 +210,7 @@ class _Deepening:
         sweep, target = home
         if target is not None:
             near = old is not None and new is not None and old.group == target.group
-            if near and abs(target.index - old.index) <= 1:  # type: ignore[union-attr]
+            if near and abs(target.index - old.index) < self.half:  # type: ignore[union-attr]
                 target = Block(target.group, new.index + target.index - old.index)  # type: ignore[union-attr]
             else:
                 target = self._moved(target)
@@ -217,8 +224,8 @@ class _Deepening:
             self.deep.flops[block] = flops
             return
         self.deep.flops[self._moved(block)] = flops
-        if block.index == 1:
-            for index in range(2, self.depths[block.group] - 2):
+        if block.index == self.half - 1:
+            for index in range(self.half, self.depths[block.group] - self.half):
                 self.deep.flops[Block(block.group, index)] = flops
 
 
@@ -253,7 +260,7 @@ def _score(trace: Trace, run: _Run, made: Mapping[int, tuple[_Home, int]]) -> _S
     )
 
 
-def _sweeps(trace: Trace, runs: Sequence[_Run]) -> dict[int, int]:
+def _sweeps(trace: Trace, runs: Sequence[_Run], half: int) -> dict[int, int]:
     """Number the runs' sweeps, and give for each sweep through the middle the block that is to be copied."""
     templates: dict[int, int] = {}
     last: _Run | None = None
@@ -266,7 +273,7 @@ def _sweeps(trace: Trace, runs: Sequence[_Run]) -> dict[int, int]:
             moved = run.block.index - last.block.index
             if abs(moved) == 1 and step in (0, moved):
                 run.sweep, step = last.sweep, moved
-                if {run.block.index, last.block.index} == {1, 2}:
+                if {run.block.index, last.block.index} == {half - 1, half}:
                     _same(trace, last, run, gap=runs[number - 1] is not last)
                     templates[run.sweep] = run.block.index
             else:
@@ -275,7 +282,8 @@ def _sweeps(trace: Trace, runs: Sequence[_Run]) -> dict[int, int]:
             step = 0
         last = run
     for run in runs:
-        if run.block is not None and 0 < run.block.index < SHALLOW - 1 and run.sweep not in templates:
+        middle = run.block is not None and half - 2 < run.block.index <= half
+        if middle and run.sweep not in templates:
             raise NotUniform(f"{run.block} stands alone: {run.events[0].moment}")
     return templates
 

@@ -23,7 +23,13 @@ from plafond.families._contract import Family, TextEmbedding
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
 from plafond.memory.collector import paused
-from plafond.memory.depth import SHALLOW, NotUniform, deepen_segments, shallow_lengths
+from plafond.memory.depth import (
+    SHALLOW,
+    SHALLOW_STREAMED,
+    NotUniform,
+    deepen_segments,
+    shallow_lengths,
+)
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
 from plafond.memory.passages import Passages, state_of
@@ -212,10 +218,11 @@ class Rehearsal:
         lengths = {group: [length for _, length in found] for group, found in segments.items()}
         model = self.process.model
         uneven = model.layer_offloading and model.layer_offloading_transformer_percent < 1
-        short_enough = all(length <= SHALLOW for found in lengths.values() for length in found)
+        enough = SHALLOW_STREAMED if model.layer_offloading else SHALLOW
+        short_enough = all(length <= enough for found in lengths.values() for length in found)
         if self.full_depth or uneven or short_enough:
             return self._play(phase, self.config, plan)
-        short = {group: shallow_lengths(found) for group, found in lengths.items()}
+        short = {group: shallow_lengths(found, enough) for group, found in lengths.items()}
         config = {self.family.depth[group]: sum(found) for group, found in short.items()}
         shallow = replace(
             plan,
@@ -225,7 +232,7 @@ class Rehearsal:
             },
         )
         try:
-            return deepen_segments(self._play(phase, {**self.config, **config}, shallow), lengths)
+            return deepen_segments(self._play(phase, {**self.config, **config}, shallow), lengths, enough)
         except NotUniform:
             return self._play(phase, self.config, plan)
 
