@@ -61,6 +61,30 @@ def test_ways_to_write(old: str, new: str, values: dict[str, Any]) -> None:
         assert ("\n" in found.replace("\r\n", "")) == (newline == "\n")
 
 
+def test_a_list_on_several_lines_gains_and_loses_items() -> None:
+    place = "          resolution: [512, 768]\n"
+    assert place in JOB
+    lines = [
+        "          resolution:  # buckets",
+        "            - 512 # small",
+        "            # large ones",
+        "            - 768",
+    ]
+    text = JOB.replace(place, "\n".join(lines) + "\n")
+    for values, expected in (
+        ([512, 768, 1024], [*lines, "            - 1024"]),
+        ([256, 512], [lines[0], "            - 256", lines[1], lines[2]]),
+        ([512, 640, 768], [*lines[:2], "            - 640", *lines[2:]]),
+        ([1536], [lines[0], "            - 1536", lines[2]]),
+    ):
+        found = edit(text, 0, {"datasets.0.resolution": values})
+        assert found == text.replace("\n".join(lines), "\n".join(expected))
+        (process,) = job_of(found, Path("job.yaml")).processes
+        assert list(process.datasets[0].resolution) == values
+    with pytest.raises(EditError, match="several lines"):
+        edit(text, 0, {"datasets.0.resolution": [768, 512]})
+
+
 def test_json_keeps_its_layout() -> None:
     process = {"type": "sd_trainer", "model": {"name_or_path": "x", "arch": "flux"}, "train": {"steps": 3}}
     data = {"job": "extension", "config": {"name": "a", "process": [process]}}

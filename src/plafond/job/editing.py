@@ -146,7 +146,7 @@ class Editor:
             if _is_null(node):
                 return self._fill(key, node, value)
         if isinstance(node, SequenceNode) and not node.flow_style:
-            return self._thin_out(node, value)
+            return self._relist(node, value)
         if isinstance(node, MappingNode) and not node.flow_style:
             raise EditError(f"{'.'.join(map(str, path[3:]))} is a mapping in the file")
         if isinstance(node, ScalarNode) and node.style in ("|", ">"):
@@ -164,17 +164,34 @@ class Editor:
             return self._splice(colon, stop, self.newline + self.newline.join(lines))
         return self._splice(colon, stop, " " + self._inline(value))
 
-    def _thin_out(self, node: SequenceNode, value: Any) -> str:
-        """Take items out of a block sequence, with their lines."""
+    def _relist(self, node: SequenceNode, value: Any) -> str:
+        """Take items out of a block sequence, with their lines, and put new ones on lines of their own."""
         items = [resolve_scalar(item.value) for item in node.value if isinstance(item, ScalarNode)]
-        left = list(value) if isinstance(value, (list, tuple)) else [value]
-        if len(items) != len(node.value) or not left or [item for item in items if item in left] != left:
-            raise EditError("a list that stands on several lines can only lose items")
+        wanted = list(value) if isinstance(value, (list, tuple)) else [value]
+        kept = [item for item in wanted if item in items]
+        plain = len(items) == len(node.value) and not any(isinstance(item, (list, dict)) for item in wanted)
+        plain &= not self._indent(node).strip()
+        if not plain or not wanted or [item for item in items if item in wanted] != kept:
+            raise EditError("a list that stands on several lines can only lose items and be given new ones")
         lines = self.text.splitlines(keepends=True)
-        gone = {
-            item.start_mark.line for item, found in zip(node.value, items, strict=True) if found not in left
-        }
-        return "".join(line for number, line in enumerate(lines) if number not in gone)
+        at = {item: found.start_mark.line for item, found in zip(items, node.value, strict=True)}
+        before = min(at.values()) - 1
+        added: dict[int, list[str]] = {}
+        for item in wanted:
+            if item in at:
+                before = at[item]
+            else:
+                added.setdefault(before, []).append(
+                    f"{self._indent(node)}- {self._inline(item)}{self.newline}"
+                )
+        gone = {line for item, line in at.items() if item not in wanted}
+        if added and not lines[max(added)].endswith("\n"):
+            lines[max(added)] += self.newline
+        return "".join(
+            line
+            for number, known in enumerate(lines)
+            for line in ([] if number in gone else [known]) + added.get(number, [])
+        )
 
     def _insert(self, owner: MappingNode, key: str, value: Any) -> str:
         """Add a key behind the last one of a mapping."""
