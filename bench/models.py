@@ -19,7 +19,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import plafond
 from plafond.memory.gpus import GIB
 from plafond.plan.models import (
-    CARDS,
     CLIP,
     FORMATS,
     SIDES,
@@ -29,6 +28,7 @@ from plafond.plan.models import (
     identity,
     planned,
     published,
+    sizes_of,
 )
 
 FILE = Path(plafond.__file__).parent / "assets" / TABLE
@@ -63,11 +63,10 @@ def _table() -> Iterator[str]:
 
 def _cards(entry: Entry) -> list[str]:
     """The smallest card for each size, one for each format of weights."""
-    cards = {(fit.weights, fit.bucket): fit.card for fit in entry.fits}
-    found = []
-    for bucket in dict.fromkeys(bucket for _, bucket in cards):
-        known = [cards[form, bucket] for form in CARDS]
-        found.append(" / ".join("none" if card is None else f"{card.marketed_gb} GB" for card in known))
+    found = [
+        " / ".join("none" if fit.card is None else f"{fit.card.marketed_gb} GB" for fit in fits)
+        for fits in sizes_of(entry)
+    ]
     return found if len(found) > 1 else [f"{found[0]} ({CLIP.frames} frames)", *[""] * (len(SIDES) - 1)]
 
 

@@ -194,6 +194,13 @@ def test_a_forecast_names_what_helps_and_fit_writes_it(client: TestClient, site:
     assert wrong.status_code == 422 and wrong.json()["error"]["line"] == 14
 
 
+def test_models_are_listed_with_their_cards(client: TestClient) -> None:
+    found = {model["title"]: model for model in client.get("/api/models").json()}
+    flux = found["FLUX.1-dev"]
+    assert flux["weights_bytes"]["bf16"] == 2 * flux["transformer_parameters"]
+    assert {fit["card_gb"] for fit in flux["lora"]} >= {32, 12}
+
+
 def test_what_a_run_leaves_can_be_read_and_nothing_beside_it(client: TestClient, site: Site) -> None:
     job = client.post("/api/jobs", json={"text": job_text("left"), "device": "cpu"}).json()
     at, folder = f"/api/jobs/{job['id']}", Path(job["run_folder"])

@@ -254,7 +254,7 @@ def test_the_page_speaks_french_in_the_dark_and_on_a_phone(page: Page) -> None:
         assert "Batch Size" not in body
         assert page.script("return document.documentElement.lang") == "fr"
         page.until(lambda: page.script("return document.body.classList.contains('body--dark')"))
-        for path in ("/", "/jobs", "/jobs/1", "/datasets", "/datasets/dogs"):
+        for path in ("/", "/jobs", "/jobs/1", "/datasets", "/datasets/dogs", "/models"):
             page.open(path)
             page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "main h1"))
             time.sleep(0.2)

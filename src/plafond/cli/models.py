@@ -28,13 +28,13 @@ def models(
 
     The cards were found by planning.
     """
-    from plafond.plan.models import entries
+    from plafond.plan.models import as_json, entries
 
     wanted = _chosen(names or [])
     with _progress() as step:
         found = list(entries(wanted, step))
     if json_:
-        typer.echo(json.dumps({"schema": 1, "models": [_as_json(entry) for entry in found]}, indent=1))
+        typer.echo(json.dumps({"schema": 1, "models": [as_json(entry) for entry in found]}, indent=1))
         return
     _print(found)
 
@@ -75,40 +75,12 @@ def _chosen(names: list[str]) -> list[tuple[Family, BaseModel]]:
     ]
 
 
-def _as_json(entry: Entry) -> dict[str, object]:
-    base = entry.base
-    return {
-        "family": entry.family.name,
-        "arch": base.arch,
-        "title": base.title,
-        "repo": base.repo,
-        "transformer_parameters": base.transformer_parameters,
-        "text_encoders": base.text_encoders,
-        "vae": entry.vae,
-        "licence": base.licence,
-        "weights_bytes": entry.weights_bytes,
-        "lora": [
-            {
-                "weights": fit.weights,
-                "width": fit.bucket.width,
-                "height": fit.bucket.height,
-                "frames": fit.bucket.frames,
-                "peak_bytes": fit.peak_bytes,
-                "peak_phase": fit.phase,
-                "card": None if fit.card is None else fit.card.name,
-                "card_gb": None if fit.card is None else fit.card.marketed_gb,
-            }
-            for fit in entry.fits
-        ],
-    }
-
-
 def _print(found: list[Entry]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from plafond.memory.gpus import GIB
-    from plafond.plan.models import CARDS, CLIP, FORMATS, RANK, SIDES
+    from plafond.plan.models import CARDS, CLIP, FORMATS, RANK, SIDES, sizes_of
 
     console = Console(width=100, highlight=False)
     facts = Table(box=None, pad_edge=False)
@@ -127,11 +99,10 @@ def _print(found: list[Entry]) -> None:
         memory.add_column(heading, justify="right", no_wrap=True)
     for entry in found:
         weights = [f"{size / GIB:.1f}" for size in entry.weights_bytes.values()]
-        cards = {(fit.weights, fit.bucket): fit for fit in entry.fits}
-        cells = []
-        for bucket in dict.fromkeys(bucket for _, bucket in cards):
-            known = [cards[form, bucket].card for form in CARDS]
-            cells.append(" / ".join("-" if card is None else f"{card.marketed_gb} GB" for card in known))
+        cells = [
+            " / ".join("-" if fit.card is None else f"{fit.card.marketed_gb} GB" for fit in fits)
+            for fits in sizes_of(entry)
+        ]
         if len(cells) == 1:
             cells += [""] * (len(sizes) - 1)
         size = f"{entry.base.transformer_parameters / 1e9:.1f}"

@@ -100,6 +100,35 @@ def entries(
         )
 
 
+def as_json(entry: Entry) -> dict[str, Any]:
+    """A model as ``--json`` and the REST API give it."""
+    base = entry.base
+    return {
+        "family": entry.family.name,
+        "arch": base.arch,
+        "title": base.title,
+        "repo": base.repo,
+        "transformer_parameters": base.transformer_parameters,
+        "text_encoders": base.text_encoders,
+        "vae": entry.vae,
+        "licence": base.licence,
+        "weights_bytes": entry.weights_bytes,
+        "lora": [
+            {
+                "weights": fit.weights,
+                "width": fit.bucket.width,
+                "height": fit.bucket.height,
+                "frames": fit.bucket.frames,
+                "peak_bytes": fit.peak_bytes,
+                "peak_phase": fit.phase,
+                "card": None if fit.card is None else fit.card.name,
+                "card_gb": None if fit.card is None else fit.card.marketed_gb,
+            }
+            for fit in entry.fits
+        ],
+    }
+
+
 def table() -> dict[str, dict[str, Any]]:
     """The rows that come with plafond, by `identity`; `bench/models.py` makes them."""
     rows: dict[str, dict[str, Any]] = json.loads(
@@ -132,6 +161,14 @@ def _vae(family: Family, base: BaseModel) -> str:
     config = family.locate(ModelConfig(name_or_path=base.repo, arch=base.arch)).config("vae")
     channels = config.get("latent_channels", config.get("z_dim"))
     return f"{config['_class_name']}, {channels} channels"
+
+
+def sizes_of(entry: Entry) -> list[list[Fit]]:
+    """The fits of a model by size, each with one for every format of `CARDS`."""
+    known = {(fit.weights, fit.bucket): fit for fit in entry.fits}
+    return [
+        [known[form, bucket] for form in CARDS] for bucket in dict.fromkeys(fit.bucket for fit in entry.fits)
+    ]
 
 
 def _process(family: Family, base: BaseModel, weights: str, bucket: Bucket) -> ProcessConfig:

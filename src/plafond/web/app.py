@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +17,7 @@ from plafond import __version__
 from plafond.errors import DataError, JobError, OutOfSpaceError, PlafondError
 from plafond.job.editing import EditError
 from plafond.jobs.store import NoJobError
+from plafond.plan.models import as_json, entries, published
 from plafond.web import api_datasets, api_jobs, login
 from plafond.web.asking import AskError
 from plafond.web.datasets import NoSuchError
@@ -72,6 +74,11 @@ def make_app(site: Site) -> FastAPI:
         secret = session_of(request.headers)
         known = secret is not None and site.sessions.knows(secret)
         return SessionInfo(header=CSRF_HEADER, csrf=site.sessions.csrf(secret) if secret and known else "")
+
+    @app.get("/api/models", tags=["machine"])
+    def list_models() -> list[dict[str, Any]]:
+        """What can be trained, what its weights take, and the smallest card that trains a LoRA on it."""
+        return [as_json(entry) for entry in entries(published())]
 
     app.mount("/static", StaticFiles(directory=str(files("plafond.web") / "static")), name="plafond-static")
     _add_errors(app)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import FastAPI
 from nicegui import ui
 
-from plafond.web.pages import dashboard, dataset, datasets, form, job, jobs
+from plafond.web.pages import dashboard, dataset, datasets, form, job, jobs, models
 from plafond.web.pages.frame import ICON
 from plafond.web.site import Site
 
 
 def add_pages(app: FastAPI, site: Site) -> None:
     """Mount all pages into the application; it has to be the last thing that is mounted."""
-    for view in (dashboard, jobs, form, job, datasets, dataset):
+    for view in (dashboard, jobs, form, job, datasets, dataset, models):
         view.add(site)
     ui.run_with(
         app,

@@ -21,7 +21,7 @@ ICON = STATIC / "icon.svg"
 LANGUAGE_COOKIE = "plafond_language"
 DARK_COOKIE = "plafond_dark"
 
-VIEWS = {"/": N_("Dashboard"), "/jobs": N_("Jobs"), "/datasets": N_("Data sets")}
+VIEWS = {"/": N_("Dashboard"), "/jobs": N_("Jobs"), "/datasets": N_("Data sets"), "/models": N_("Models")}
 
 STATES = {
     "draft": N_("draft"),
