@@ -136,7 +136,10 @@ def keep(page: Page, name: str) -> None:
 
 
 def views(page: Page, jobs: dict[str, int]) -> None:
-    """Dashboard, jobs, one job, its previews, a diagnosis, a data set."""
+    """Models, dashboard, jobs, one job, its previews, a diagnosis, a data set."""
+    page.open("/models")
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "main .q-table tbody tr"))
+    keep(page, "models")
     page.open("/")
     page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "a.job"))
     time.sleep(3)
