@@ -364,12 +364,12 @@ def test_log_alone_does_not_import_torch() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_job_without_a_failure_gets_the_guide_s_answer(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(JOB, encoding="utf-8")
-    done = doctor(job, "--log", LOGS / "fine_completed.log", "--json", "--lang", "en")
+def test_a_run_without_a_failure_gets_the_guide_s_answer() -> None:
+    done = doctor("--log", LOGS / "fine_completed.log", "--json", "--lang", "en")
     summary = json.loads(done.stdout)["summary"]
     assert summary.startswith("Nothing failed") and "checkpointing never changes quality" in summary
+    unclear = doctor("--log", LOGS / "unclear_log_ends.log", "--json", "--lang", "en")
+    assert "checkpointing never" not in json.loads(unclear.stdout)["summary"]
 
 
 def test_with_a_job_the_plan_is_asked_and_remedies_get_bytes(make_job: JobMaker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +52,8 @@ def doctor(
     from plafond.advice.diagnose import diagnose
     from plafond.advice.facts import is_ai_toolkits
     from plafond.advice.report import as_json, text
+    from plafond.advice.sentences import NOTHING_FAILED, WEAK_SAMPLES
+    from plafond.language.said import Said
     from plafond.language.speech import choose, speaker
 
     if device not in ("auto", "cuda", "cpu"):
@@ -59,7 +62,9 @@ def doctor(
     loaded = None if job is None else plafond.load_job(job, overrides=set_ or ())
     data = _read(log, loaded)
     found = diagnose(data)
-    if loaded is not None:
+    if Said(NOTHING_FAILED) in found.summary:  # then the samples are what brought its reader here
+        found = replace(found, summary=(*found.summary, Said(WEAK_SAMPLES)))
+    elif loaded is not None and found.failed:
         theirs = is_ai_toolkits(data)
         found = _with_job(found, loaded, vram, gpu, virtual=device == "cpu", speak=speak, theirs=theirs)
     typer.echo(json.dumps(as_json(found, speak), indent=1) if json_ else text(found, speak))
@@ -96,14 +101,7 @@ def _with_job(
     speak: Speak,
     theirs: bool,
 ) -> Diagnosis:
-    """The diagnosis with what the job adds: its plan where the ceiling is known, an answer where nothing failed."""
-    from dataclasses import replace
-
-    from plafond.advice.sentences import WEAK_SAMPLES
-    from plafond.language.said import Said
-
-    if not found.failed:
-        return replace(found, summary=(*found.summary, Said(WEAK_SAMPLES)))
+    """The diagnosis of a failure with what the job adds: its plan where the ceiling is known."""
     if not found.memory:
         return found
     from plafond.advice.against_plan import ON_THE_CARD, for_job
