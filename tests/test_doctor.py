@@ -16,7 +16,6 @@ import jsonschema
 import pytest
 
 from conftest import JobMaker
-from job_files import JOB
 from plafond.advice import regressions, sentences
 from plafond.advice.allocation import read
 from plafond.advice.diagnose import diagnose
