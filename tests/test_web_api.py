@@ -97,6 +97,16 @@ def archive(files: dict[str, bytes], *, link: str = "") -> bytes:
     return file.getvalue()
 
 
+def damaged(method: int) -> bytes:
+    """An archive with one text, whose packed bytes are not what was packed."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as opened:
+        opened.writestr("a.txt", "hello world " * 200)
+    data = bytearray(file.getvalue())
+    data[45:49] = bytes(255 - one for one in data[45:49])
+    return bytes(data)
+
+
 def put(client: TestClient, name: str, data: bytes, dataset: str = "cats", **query: Any) -> Any:
     return client.put(f"/api/datasets/{dataset}/files/{name}", content=data, params=query)
 
@@ -315,6 +325,10 @@ def test_names_that_are_none_are_refused(client: TestClient, name: str) -> None:
         ("a.zip", archive({"/abs.png": picture()}), 201, "cannot be a name"),
         ("a.zip", archive({}, link="l.png"), 201, "links in archives"),
         ("a.zip", archive({"a.exe": b"MZ"}), 201, ".exe is not taken"),
+        ("a.zip", damaged(zipfile.ZIP_STORED), 201, "damaged"),
+        ("a.zip", damaged(zipfile.ZIP_DEFLATED), 201, "damaged"),
+        ("a.zip", damaged(zipfile.ZIP_BZIP2), 201, "damaged"),
+        ("a.zip", damaged(zipfile.ZIP_LZMA), 201, "damaged"),
     ],
 )
 def test_uploads_are_what_they_say_or_are_refused(

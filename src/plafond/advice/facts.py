@@ -106,7 +106,7 @@ def _system(text: str) -> str | None:
         return "wsl"
     if re.search(r"\b[a-z]:\\|\bwindows\b|\bwin32\b|3221225477", text):
         return "windows"
-    return "linux" if re.search(r"file \"/|/home/|/workspace/|/root/|\blinux\b|/usr/", text) else None
+    return "linux" if re.search(r"(?<![\w.:/-])/[\w.-]+/|\blinux\b", text) else None
 
 
 _AI_TOOLKIT = (b"ai-toolkit", b"ostris", b"extensions_built_in", b"sdtrainer")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import secrets
 import shutil
 import zipfile
+import zlib
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -153,7 +155,11 @@ def unpack(archive: Path, folder: Path, *, replace: bool) -> Taken:
                     _entry(opened, entry, folder, taken, replace=replace)
                 except (OutsideError, DataError, TooLargeError, ExistsError) as error:
                     taken.refused.append(str(error))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        RuntimeError,
+    ) as error:  # the last of a password or an unknown method
         raise DataError(f"the archive cannot be unpacked: {error}") from error
     return taken
 
@@ -170,7 +176,7 @@ def _entry(
     target = inside(folder, "/".join(names))
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(target.parent, names[-1]) as temporary:
-        with opened.open(entry) as source, temporary.open("wb") as file:
+        with _readable(entry), opened.open(entry) as source, temporary.open("wb") as file:
             _copy(source, file, entry.filename, min(LIMITS[kind], entry.file_size))
         _keep(temporary, target, kind, taken, folder=folder, replace=replace)
 
@@ -195,6 +201,17 @@ def _keep(temporary: Path, target: Path, kind: str, taken: Taken, *, folder: Pat
             raise ExistsError(f"{name}: another file has this name")
     temporary.replace(target)
     taken.added.append(name)
+
+
+@contextmanager
+def _readable(entry: zipfile.ZipInfo) -> Iterator[None]:
+    """Refuse an entry whose bytes are damaged; each way of compression has an error of its own."""
+    try:
+        yield
+    except (zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's; bzip2's have no number
+        raise DataError(f"{entry.filename}: the archive is damaged there: {error}") from error
 
 
 def _check(path: Path, name: str, kind: str, folder: Path) -> None:
