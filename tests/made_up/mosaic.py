@@ -127,28 +127,6 @@ class Mosaic(Family):
             letters = encoders(torch.tensor(rows, device=encoders.weight.device))
         return [{"letters": one} for one in letters]
 
-    def load_vae(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """FLUX's kind of autoencoder."""
-        from diffusers import AutoencoderKL
-
-        from plafond.families._shared import load_part
-
-        return load_part(source, "vae", AutoencoderKL, device=device, dtype=dtype)
-
-    def build_vae(self, source: Source) -> nn.Module:
-        """The autoencoder by its configuration."""
-        from diffusers import AutoencoderKL
-
-        from plafond.families._shared import from_config
-
-        return from_config(AutoencoderKL, source.config("vae"))
-
-    def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
-        """Normalised latents (B, 16, H/8, W/8)."""
-        from plafond.families._shared import encode_kl
-
-        return encode_kl(vae, pixels)
-
     def load_transformer(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """`MosaicTransformer` with frozen weights."""
         from plafond.families._shared import load_denoiser

@@ -142,10 +142,18 @@ class Family(Protocol):
 
     def load_vae(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """The image autoencoder."""
+        from diffusers import AutoencoderKL
+
+        from plafond.families._shared import load_part
+
+        return load_part(source, "vae", AutoencoderKL, device=device, dtype=dtype)
 
     def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W), or (B, 3, frames, H, W) of clips, in [-1, 1] to normalised latents (B, C, h, w): the
         posterior's mean."""
+        from plafond.families._shared import encode_kl
+
+        return encode_kl(vae, pixels)
 
     def load_transformer(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """The denoising model."""
@@ -263,6 +271,11 @@ class Family(Protocol):
 
     def build_vae(self, source: Source) -> nn.Module:
         """The autoencoder without its weights, for dry runs."""
+        from diffusers import AutoencoderKL
+
+        from plafond.families._shared import from_config
+
+        return from_config(AutoencoderKL, source.config("vae"))
 
     def build_transformer(self, config: Mapping[str, Any]) -> nn.Module:
         """The denoising model without its weights, for dry runs."""

@@ -98,32 +98,15 @@ class UNetFamily(Family):
 
     def load_vae(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """The 4-channel f8 autoencoder."""
-        from diffusers import AutoencoderKL
         from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 
-        from plafond.families._shared import load_part
-
         if not _is_whole(source):
-            return load_part(source, "vae", AutoencoderKL, device=device, dtype=dtype)
+            return super().load_vae(source, device=device, dtype=dtype)
         config = source.config("vae")
         state = read_tensors(_file(source), "first_stage_model.")
         return _filled(
             source, lambda: self.build_vae(source), convert_ldm_vae_checkpoint(state, config), device, dtype
         )
-
-    def build_vae(self, source: Source) -> nn.Module:
-        """The autoencoder by its configuration."""
-        from diffusers import AutoencoderKL
-
-        from plafond.families._shared import from_config
-
-        return from_config(AutoencoderKL, source.config("vae"))
-
-    def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
-        """Scaled latents (B, 4, H/8, W/8)."""
-        from plafond.families._shared import encode_kl
-
-        return encode_kl(vae, pixels)
 
     # ------------------------------------------------------------------------------------------------ UNet
 

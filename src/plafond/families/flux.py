@@ -169,30 +169,6 @@ class Flux(Family):
             )
         return [{"prompt_embeds": tokens[i], "pooled": pooled[i]} for i in range(len(prompts))]
 
-    # ------------------------------------------------------------------------------------------------ images
-
-    def load_vae(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """The 16-channel f8 autoencoder."""
-        from diffusers import AutoencoderKL
-
-        from plafond.families._shared import load_part
-
-        return load_part(source, "vae", AutoencoderKL, device=device, dtype=dtype)
-
-    def build_vae(self, source: Source) -> nn.Module:
-        """The autoencoder by its configuration."""
-        from diffusers import AutoencoderKL
-
-        from plafond.families._shared import from_config
-
-        return from_config(AutoencoderKL, source.config("vae"))
-
-    def encode_image(self, vae: nn.Module, pixels: Tensor) -> Tensor:
-        """Normalised latents (B, 16, H/8, W/8)."""
-        from plafond.families._shared import encode_kl
-
-        return encode_kl(vae, pixels)
-
     # ------------------------------------------------------------------------------------------------ transformer
 
     def load_transformer(self, source: Source, *, device: torch.device, dtype: torch.dtype) -> nn.Module:
