@@ -152,8 +152,8 @@ class Page:
         """Replace what a field holds."""
         element = self.get(test)
         self.script("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.send_keys(Keys.CONTROL, "a")
-        element.send_keys(text or Keys.DELETE)
+        # in one go: a menu that has just closed takes the focus back, and the selection would be gone with it
+        element.send_keys(Keys.CONTROL, "a", Keys.NULL, text or Keys.DELETE)
 
     def choose(self, test: str, option: str) -> None:
         """Take one of a field's options."""

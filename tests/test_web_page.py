@@ -169,7 +169,7 @@ def loaded(page: Page) -> list[bool]:
     )
 
 
-def test_text_and_form_say_the_same(page: Page) -> None:
+def test_text_and_form_say_the_same(page: Page, home: Path) -> None:
     page.open("/jobs/1/edit")
     page.get("name")
     page.click("show-advanced")
@@ -195,6 +195,17 @@ def test_text_and_form_say_the_same(page: Page) -> None:
     page.click("add-prompt")
     page.until(lambda: page.all("sample.samples.3"))
     page.type("sample.samples.3", "a prompt: with a colon")
+    page.choose("arch", "Qwen-Image-Edit-2509")
+    at = "sample.samples.3.ctrl_img_2"
+    upload = page.until(
+        lambda: page.browser.find_element(By.CSS_SELECTOR, f'[data-test="{at}-file"] input[type=file]')
+    )
+    upload.send_keys(str(home / "datasets" / "cats" / "cat-1.png"))
+    page.until(lambda: page.value(at))
+    assert page.value(at) == "datasets/sample images/cat-1.png" and (home / page.value(at)).is_file()
+    copies = "return [...document.querySelectorAll('.picture img.copy')].some(one => one.naturalWidth > 0)"
+    page.until(lambda: page.script(copies))
+    page.choose("arch", "Z-Image-Turbo")
     page.click("show-advanced")
     page.until(lambda: "a prompt: with a colon" in page.job_text())
     text = page.job_text()

@@ -16,7 +16,7 @@ from plafond.jobs.home import Home
 from plafond.training.run_folder import RunFolder
 from plafond.web.curves import MOST_POINTS, Curves, recovered_steps, smoothed
 from plafond.web.draft import Draft
-from plafond.web.fields import DATASET, PANELS, SAMPLE, TARGET, TRAINING
+from plafond.web.fields import DATASET, PANELS, PICTURES, SAMPLE, TARGET, TRAINING, every_field
 from plafond.web.kinds import Control
 from plafond.web.places import OutsideError, Places, inside
 from plafond.web.starts import base_models, choose, chosen, defaults, new_text
@@ -136,6 +136,52 @@ def test_control_data_sets_are_a_list_or_have_names_of_their_own() -> None:
     fields[1].write(named, "datasets/b", "datasets.0.")
     assert "control_path_2: datasets/b" in named.text
     assert named.value("datasets.0.control_path") == ["datasets/a", "datasets/b"]
+
+
+FLUX, SDXL = "black-forest-labs/FLUX.1-dev", "stabilityai/stable-diffusion-xl-base-1.0"
+KONTEXT, EDIT = "black-forest-labs/FLUX.1-Kontext-dev", "Qwen/Qwen-Image-Edit-2509"
+WAN, FLEX2 = "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", "ostris/Flex.2-preview"
+
+
+@pytest.mark.parametrize(
+    ("key", "repos"),
+    [
+        ("network.conv", {SDXL}),
+        ("train.min_snr_gamma", {SDXL}),
+        ("inpaint_path", {FLEX2}),
+        ("shrink_video_to_frames", {WAN}),
+        ("ctrl_img", {KONTEXT, WAN}),
+        ("ctrl_img_2", {EDIT, FLEX2}),
+        ("mask_path", {FLUX, SDXL, KONTEXT, EDIT, WAN, FLEX2}),
+        # these wait for another setting
+        ("mask_min_value", set()),
+        ("prior_reg", set()),
+        ("train.inverted_mask_prior", set()),
+    ],
+)
+def test_a_setting_is_shown_where_it_means_something(key: str, repos: set[str]) -> None:
+    (field,) = (one for one in every_field() if one.key == key)
+    prefix = "datasets.0." if field in DATASET.fields else "sample.samples.0." if field in PICTURES else ""
+    for repo in (FLUX, SDXL, KONTEXT, EDIT, WAN, FLEX2):
+        draft = Draft(new_text())
+        choose(draft, repo)
+        assert field.shown(draft, prefix) is (repo in repos), repo
+
+
+def test_what_waits_for_another_setting_comes_with_it() -> None:
+    draft = Draft(new_text())
+    fields = {field.key: field for field in every_field()}
+    fields["alpha_mask"].write(draft, True, "datasets.0.")
+    assert fields["mask_min_value"].shown(draft, "datasets.0.")
+    assert fields["train.inverted_mask_prior"].shown(draft, "")
+    fields["trigger_word"].write(draft, "zork")
+    fields["train.diff_output_preservation"].write(draft, True)
+    fields["train.blank_prompt_preservation"].write(draft, True)
+    assert draft.job is not None and not draft.value("train.diff_output_preservation")
+    fields["mask_path"].write(draft, "datasets/masks", "datasets.0.")
+    assert draft.job.processes[0].datasets[0].mask_path == "datasets/masks"
+    fields["mask_path"].write(draft, None, "datasets.0.")
+    assert draft.job is not None and draft.job.processes[0].datasets[0].mask_path is None
 
 
 def job(folder: Path, **places: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import plafond.web
 from plafond.language.speech import catalogue
 from plafond.web.draft import help_of
-from plafond.web.fields import DATASET, PROMPT_FIELDS, every_field
+from plafond.web.fields import DATASET, PICTURES, PROMPT_FIELDS, every_field
 from plafond.web.words import LANGUAGES, language_for, words
 
 MARKS = {"N_", "t", "_t"}
@@ -26,8 +26,8 @@ def sentences() -> Iterator[str]:
                     yield node.args[0].value
     for field in every_field():
         prefix = "datasets.0." if field in DATASET.fields else ""
-        prefix = "sample.samples.0." if field in PROMPT_FIELDS else prefix
-        yield help_of(prefix + field.key)
+        prefix = "sample.samples.0." if field in (*PROMPT_FIELDS, *PICTURES) else prefix
+        yield field.help(prefix)
 
 
 def test_every_sentence_is_translated_and_none_is_left_over() -> None:

@@ -10,10 +10,18 @@ from plafond.web.kinds import (
     Field,
     Panel,
     Quantised,
+    anywhere,
+    both,
     has,
     has_controls,
+    has_convolutions,
     has_experts,
     has_frames,
+    has_holes,
+    has_schedule,
+    here,
+    sees_control,
+    sees_one,
     when,
 )
 from plafond.web.words import N_
@@ -77,6 +85,13 @@ TARGET = Panel(
             options={"lora": "LoRA", "lokr": "LoKr", "dora": "DoRA"},
         ),
         Field(key="network.linear", label=N_("Linear Rank"), kind="whole", also=("network.linear_alpha",)),
+        Field(
+            key="network.conv",
+            label=N_("Conv Rank"),
+            kind="whole",
+            also=("network.conv_alpha",),
+            shown=has_convolutions,
+        ),
         Field(
             key="network.lokr_factor",
             label=N_("LoKr Factor"),
@@ -167,6 +182,7 @@ TRAINING = Panel(
             kind="choice",
             options={"mse": N_("Mean Squared Error"), "mae": N_("Mean Absolute Error")},
         ),
+        Field(key="train.min_snr_gamma", label=N_("Min SNR Gamma"), kind="number", shown=has_schedule),
         Field(
             key="train.dtype",
             label=N_("Compute Data Type"),
@@ -195,6 +211,58 @@ TRAINING = Panel(
         Field(key="train.bypass_guidance_embedding", label=N_("Bypass Guidance Embedding"), kind="flag"),
     ),
 )
+REGULARIZATION = Panel(
+    title=N_("Regularization"),
+    fields=(
+        Field(
+            key="train.diff_output_preservation",
+            label=N_("Diff Output Preservation"),
+            kind="flag",
+            clears=("train.blank_prompt_preservation",),
+        ),
+        Field(
+            key="train.diff_output_preservation_multiplier",
+            label=N_("DOP Loss Multiplier"),
+            kind="number",
+            shown=when("train.diff_output_preservation"),
+        ),
+        Field(
+            key="train.diff_output_preservation_class",
+            label=N_("DOP Preservation Class"),
+            shown=when("train.diff_output_preservation"),
+        ),
+        Field(
+            key="train.blank_prompt_preservation",
+            label=N_("Blank Prompt Preservation"),
+            kind="flag",
+            clears=("train.diff_output_preservation",),
+        ),
+        Field(
+            key="train.blank_prompt_preservation_multiplier",
+            label=N_("BPP Loss Multiplier"),
+            kind="number",
+            shown=when("train.blank_prompt_preservation"),
+        ),
+        Field(
+            key="train.inverted_mask_prior",
+            label=N_("Inverted Mask Prior"),
+            kind="flag",
+            shown=anywhere("mask_path", "alpha_mask"),
+        ),
+        Field(
+            key="train.inverted_mask_prior_multiplier",
+            label=N_("Inverted Mask Prior Multiplier"),
+            kind="number",
+            shown=both(anywhere("mask_path", "alpha_mask"), when("train.inverted_mask_prior")),
+        ),
+        Field(
+            key="train.reg_weight",
+            label=N_("Regularization Weight"),
+            kind="number",
+            shown=anywhere("is_reg"),
+        ),
+    ),
+)
 DATASET = Panel(
     title=N_("Dataset {number}"),
     fields=(
@@ -208,6 +276,14 @@ DATASET = Panel(
         Control(
             key="control_path", label=N_("Control Dataset 3"), kind="folder", place=2, shown=has_controls(3)
         ),
+        Field(key="mask_path", label=N_("Mask Dataset"), kind="folder"),
+        Field(key="inpaint_path", label=N_("Inpaint Dataset"), kind="folder", shown=has_holes),
+        Field(
+            key="mask_min_value",
+            label=N_("Mask Min Value"),
+            kind="number",
+            shown=here("mask_path", "alpha_mask"),
+        ),
         Field(key="network_weight", label=N_("LoRA Weight"), kind="number"),
         Field(key="num_repeats", label=N_("Num Repeats"), kind="whole"),
         Field(key="default_caption", label=N_("Default Caption")),
@@ -216,9 +292,23 @@ DATASET = Panel(
         Field(key="num_frames", label=N_("Num Frames"), kind="whole", shown=has_frames),
         Field(key="fps", label=N_("FPS"), kind="whole", shown=has_frames),
         Field(key="auto_frame_count", label=N_("Auto Frame Count"), kind="flag", shown=has_frames),
+        Field(
+            key="trim_auto_frame_count_tail",
+            label=N_("Trim Tail"),
+            kind="flag",
+            shown=both(has_frames, here("auto_frame_count")),
+        ),
+        Field(
+            key="shrink_video_to_frames", label=N_("Shrink Video to Frames"), kind="flag", shown=has_frames
+        ),
         Field(key="do_i2v", label=N_("Do I2V"), kind="flag", shown=has_frames),
         Field(key="cache_latents_to_disk", label=N_("Cache Latents"), kind="flag"),
+        Field(key="alpha_mask", label=N_("Alpha Mask"), kind="flag"),
+        Field(key="invert_mask", label=N_("Invert Mask"), kind="flag", shown=here("mask_path", "alpha_mask")),
         Field(key="is_reg", label=N_("Is Regularization"), kind="flag"),
+        Field(
+            key="prior_reg", label=N_("Prior Regularization"), kind="flag", shown=here("is_reg", "prior_reg")
+        ),
         Field(key="flip_x", label=N_("Flip X"), kind="flag"),
         Field(key="flip_y", label=N_("Flip Y"), kind="flag"),
         Field(key="resolution", label=N_("Resolutions"), kind="resolutions"),
@@ -272,11 +362,22 @@ PROMPT_FIELDS = (
 )
 """What single previews may have otherwise than the others."""
 
-PANELS = (MODEL, QUANTIZATION, MULTISTAGE, TARGET, SAVE, TRAINING)
+PICTURES = (
+    Field(key="ctrl_img", label=N_("Control Image"), kind="picture", shown=sees_one),
+    *(
+        Field(key=f"ctrl_img_{place}", label=label, kind="picture", shown=sees_control(place))
+        for place, label in enumerate(
+            (N_("Control Image 1"), N_("Control Image 2"), N_("Control Image 3")), 1
+        )
+    ),
+)
+"""What single previews are made from."""
+
+PANELS = (MODEL, QUANTIZATION, MULTISTAGE, TARGET, SAVE, TRAINING, REGULARIZATION)
 """Those without lists, in their order, after the first, `Job`."""
 
 
 def every_field() -> list[Field]:
     """All fields of the form."""
     panels = (*PANELS, DATASET, SAMPLE)
-    return [TRIGGER, *(one for panel in panels for one in panel.fields), *PROMPT_FIELDS]
+    return [TRIGGER, *(one for panel in panels for one in panel.fields), *PROMPT_FIELDS, *PICTURES]

@@ -11,7 +11,7 @@ from plafond.job.scalars import resolve_scalar
 from plafond.web.draft import Draft, help_of
 from plafond.web.words import N_
 
-Kind = Literal["text", "whole", "number", "flag", "choice", "folder", "resolutions"]
+Kind = Literal["text", "whole", "number", "flag", "choice", "folder", "picture", "resolutions"]
 Shown = Callable[[Draft, str], bool]
 
 RESOLUTIONS = (256, 512, 768, 1024, 1280, 1328, 1536, 2048)
@@ -33,6 +33,36 @@ def has_controls(count: int) -> Shown:
     return lambda draft, prefix: draft.family is not None and draft.family.controls >= count
 
 
+def sees_control(place: int) -> Shown:
+    """Of models whose previews look at a picture in this place, by its name of several."""
+    return lambda draft, prefix: 1 < _controls(draft) >= place
+
+
+def sees_one(draft: Draft, prefix: str) -> bool:
+    """Of models whose previews look at one picture, and where the file has it by its name of one."""
+    return _controls(draft) == 1 or draft.raw(f"{prefix}ctrl_img") is not None
+
+
+def _controls(draft: Draft) -> int:
+    family = draft.family
+    return 0 if family is None else max(family.controls, int(family.opens))
+
+
+def has_convolutions(draft: Draft, prefix: str) -> bool:
+    """Of models that have convolutions to adapt."""
+    return draft.family is not None and bool(draft.family.conv_blocks)
+
+
+def has_schedule(draft: Draft, prefix: str) -> bool:
+    """Of models that are trained on a schedule of noise."""
+    return draft.family is not None and not draft.family.flow
+
+
+def has_holes(draft: Draft, prefix: str) -> bool:
+    """Of models that learn to fill holes."""
+    return draft.family is not None and draft.family.inpaints
+
+
 def has_frames(draft: Draft, prefix: str) -> bool:
     """Of models of clips."""
     return draft.family is not None and draft.family.usual_frames > 1
@@ -48,9 +78,26 @@ def has(key: str, value: Any) -> Shown:
     return lambda draft, prefix: bool(draft.value(key) == value)
 
 
-def when(key: str) -> Shown:
-    """Only while another setting is on."""
-    return lambda draft, prefix: bool(draft.value(key))
+def when(*keys: str) -> Shown:
+    """Only while another setting is on, or one of several."""
+    return lambda draft, prefix: any(draft.value(key) for key in keys)
+
+
+def here(*keys: str) -> Shown:
+    """Only while another setting of the same data set is on, or one of several."""
+    return lambda draft, prefix: any(draft.value(prefix + key) for key in keys)
+
+
+def anywhere(*keys: str) -> Shown:
+    """Only while one of these settings is on in any data set."""
+    return lambda draft, prefix: any(
+        here(*keys)(draft, f"datasets.{index}.") for index in range(len(draft.raw("datasets") or ()))
+    )
+
+
+def both(first: Shown, second: Shown) -> Shown:
+    """Only for what two conditions hold."""
+    return lambda draft, prefix: first(draft, prefix) and second(draft, prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +124,9 @@ class Field:
     empty: Any = None
     shown: Shown = always
 
-    @property
-    def help(self) -> str:
+    def help(self, prefix: str = "") -> str:
         """What the schema says about it."""
-        return help_of(self.key)
+        return help_of(prefix + self.key)
 
     def read(self, draft: Draft, prefix: str = "") -> Any:
         """Its value in a job."""

@@ -88,7 +88,7 @@ class Form:
         if self.draft.processes > 1:
             names = {index: t("Process {number}", number=index + 1) for index in range(self.draft.processes)}
             ui.toggle(names, value=0, on_change=self._process_chosen).props("no-caps unelevated dense")
-        folder = str(saving.folder_of(self.site, self.entry))
+        folder = saving.folder_of(self.site, self.entry)
         with ui.element("div").classes("editing") as self._box:
             with ui.element("div").classes("panels"):
                 with ui.element("div").classes("panel-grid"):
@@ -98,11 +98,17 @@ class Form:
                         if panel is not TRAINING:
                             self._draw_panel(panel)
                 self._draw_panel(TRAINING)
-                self._lists = Lists(t, self.site, self.draft, self._entered, self.changed)
+                self._lists = Lists(t, self.site, self.draft, folder, self._entered, self.changed)
             self._editor = Editor(t, self.draft, lambda: self.changed(editor=False))
             with ui.element("div").classes("aside"):
                 self._forecast = Forecast(
-                    self.site, t, self.draft, lambda: self._placing.where, folder, self._apply, self._rewrite
+                    self.site,
+                    t,
+                    self.draft,
+                    lambda: self._placing.where,
+                    str(folder),
+                    self._apply,
+                    self._rewrite,
                 )
 
     def _draw_import(self) -> None:

@@ -40,13 +40,13 @@ class Input:
         self.field, self.prefix = field, prefix
         self._t, self._draft, self._changed = t, draft, changed
         self._folders = dict(folders or {})
-        self._quiet = True
-        self._boxes: dict[int, ui.checkbox] = {}
-        with ui.element("div").classes(f"field {field.kind}") as self.box:
-            self.element = self._draw()
-            self._error = ui.label().classes("error").props("role=alert")
-        self.update()
         self._quiet = False
+        self._boxes: dict[int, ui.checkbox] = {}
+        self._box = ui.element("div").classes(f"field {field.kind}")
+        # most errors never come, and what a job's model lacks need not be drawn: the page opens faster without
+        self._element: ui.element | None = None
+        self._error: ui.label | None = None
+        self.update()
 
     @property
     def key(self) -> str:
@@ -59,27 +59,41 @@ class Input:
         Args:
             also_value: False leaves the value alone that somebody is typing.
         """
-        self.box.set_visibility(self.field.shown(self._draft, self.prefix))
+        shown = self.field.shown(self._draft, self.prefix)
+        self._box.set_visibility(shown)
+        if not shown:
+            return
+        if self._element is None:
+            with self._box:
+                self._element = self._draw()
+            also_value = True
         problem = self._draft.problem
         wrong = problem is not None and problem.key in (
             self.key,
             *(self.prefix + key for key in self.field.also),
         )
-        self._error.text = problem.message if wrong and problem is not None else ""
-        self._error.set_visibility(wrong)
-        self.box.classes(add="wrong") if wrong else self.box.classes(remove="wrong")
+        self._complain(problem.message if wrong and problem is not None else "")
         if also_value:
-            quiet, self._quiet = self._quiet, True
-            self._show(self.field.read(self._draft, self.prefix))
-            self._quiet = quiet
+            self._quiet = True
+            self._show(self._element, self.field.read(self._draft, self.prefix))
+            self._quiet = False
 
-    def _show(self, value: Any) -> None:
+    def _complain(self, message: str) -> None:
+        if self._error is None:
+            if not message:
+                return
+            with self._box:
+                self._error = ui.label().classes("error").props("role=alert")
+        self._error.text = message
+        self._error.set_visibility(bool(message))
+        self._box.classes(add="wrong") if message else self._box.classes(remove="wrong")
+
+    def _show(self, element: ui.element, value: Any) -> None:
         if self.field.kind == "resolutions":
             sides = value if isinstance(value, list) else [value]
             for side, box in self._boxes.items():
                 box.value = side in sides
             return
-        element = self.element
         if isinstance(element, ui.select):
             if self.field.kind == "folder" and isinstance(value, list):
                 value = value[0] if value else None
@@ -123,9 +137,9 @@ class Input:
                 element = ui.input(label, on_change=lambda event: self._entered(event.value))
                 mode = {"whole": "numeric", "number": "decimal"}.get(field.kind, "text")
                 element.props(f"outlined dense debounce=150 inputmode={mode} autocomplete=off {test}")
-        if field.help:
+        if described := field.help(self.prefix):
             # a tooltip of its own for each of a hundred fields would make the page slow to open
-            element.props["title"] = t(field.help)
+            element.props["title"] = t(described)
         return element
 
     def _draw_resolutions(self, label: str) -> ui.element:

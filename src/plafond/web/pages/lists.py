@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from nicegui import events, ui
 
 from plafond.web.draft import Draft
-from plafond.web.fields import DATASET, PROMPT_FIELDS, SAMPLE
+from plafond.web.fields import DATASET, PICTURES, PROMPT_FIELDS, SAMPLE
+from plafond.web.kinds import Field
 from plafond.web.pages.frame import heading
 from plafond.web.pages.hints import told
 from plafond.web.pages.inputs import Changed, Input
+from plafond.web.pages.pictures import PictureInput
 from plafond.web.site import Site
 from plafond.web.words import Words
 
@@ -30,12 +33,21 @@ class Lists:
         t: words.
         site: the page's.
         draft: the job.
+        folder: where the job's relative paths start.
         entered: told of what was entered into a field.
         changed: told after an item has come or gone.
     """
 
-    def __init__(self, t: Words, site: Site, draft: Draft, entered: Changed, changed: Callable[[], None]):
-        self._t, self._site, self._draft = t, site, draft
+    def __init__(
+        self,
+        t: Words,
+        site: Site,
+        draft: Draft,
+        folder: Path,
+        entered: Changed,
+        changed: Callable[[], None],
+    ):
+        self._t, self._site, self._draft, self._folder = t, site, draft, folder
         self._entered, self._changed = entered, changed
         self._inputs: list[Input] = []
         self._prompts: list[tuple[str, ui.textarea]] = []
@@ -84,7 +96,7 @@ class Lists:
 
     def _draw_datasets(self) -> None:
         t, draft = self._t, self._draft
-        folders = {f"datasets/{name}": name for name in self._site.datasets.names()}
+        folders = self._folders()
         with ui.element("section").classes("card"):
             with ui.element("div").classes("between"):
                 heading(t("Datasets"))
@@ -102,10 +114,17 @@ class Lists:
                 "flat no-caps data-test=add-dataset"
             )
 
+    def _folders(self) -> dict[str, str]:
+        """Names of the data sets by their paths, as the job writes them."""
+        root = self._site.datasets.root
+        if root.is_relative_to(self._folder):
+            root = root.relative_to(self._folder)
+        return {(root / name).as_posix(): name for name in self._site.datasets.names()}
+
     def _add_dataset(self) -> None:
         draft = self._draft
         used = {one.get("folder_path") for one in draft.raw("datasets") or () if isinstance(one, dict)}
-        free = [f"datasets/{name}" for name in self._site.datasets.names() if f"datasets/{name}" not in used]
+        free = [path for path in self._folders() if path not in used]
         draft.add("datasets", {"folder_path": free[0] if free else "datasets/pictures", **NEW_DATASET})
 
     def _draw_remove(self, key: str, index: int, label: str) -> None:
@@ -156,12 +175,21 @@ class Lists:
             self._prompts.append((text_key, area))
             self._draw_remove(key, index, t("Remove prompt {number}", number=index + 1))
             if is_mapping:
+                with ui.element("div").classes("fields pictures"):
+                    for field in PICTURES:
+                        self._inputs.append(self._picture(field, f"{place}."))
                 with (
                     ui.expansion(t("Size, seed, strength")).props("dense").classes("more"),
                     ui.element("div").classes("fields"),
                 ):
                     for field in PROMPT_FIELDS:
                         self._input(field, f"{place}.")
+
+    def _picture(self, field: Field, prefix: str) -> Input:
+        datasets, folder = self._site.datasets, self._folder
+        return PictureInput(
+            self._t, field, self._draft, self._entered, datasets=datasets, folder=folder, prefix=prefix
+        )
 
     def _prompt_typed(self, key: str, event: events.ValueChangeEventArguments[str]) -> None:
         if self._quiet or event.value == (self._draft.raw(key) or ""):
