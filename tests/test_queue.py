@@ -11,17 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
+import pynvml
 import pytest
 
 from conftest import JobMaker
 from plafond.errors import JobError, PlafondError, UsageError
-from plafond.jobs import queue, worker
+from plafond.jobs import cards, queue, worker
 from plafond.jobs.home import Home
 from plafond.jobs.progress import newest, seconds_left, step_of
 from plafond.jobs.run import RunFiles
 from plafond.jobs.store import DONE, DRAFT, FAILED, GC_TEST, QUEUED, RUNNING, STOPPED, STOPPING, Entry, Store
+from plafond.memory.gpus import GIB, MIB
 from runs import assert_same_weights, folder_of, run
 
 CPU = queue.Where("cpu")
@@ -129,8 +132,8 @@ def test_what_a_worker_finds_is_settled(
         files.ended.write_text(json.dumps(ended))
     store.change(entry.id, (RUNNING,), state=state)
     one = worker.Worker(store, "cpu")
-    one._await(claimed)
-    one._settle(claimed, mine=False)
+    one._attempts = [worker.Attempt(claimed, None)]
+    assert one._settle_ended() and not one._attempts
     found = store.job(entry.id)
     assert found.state == after
     assert found.message == ("out of memory at step 3: 2 GiB\nmore" if after == FAILED else "")
@@ -176,6 +179,184 @@ def test_a_database_of_a_later_version_is_refused(store: Store) -> None:
         Store(store.home)
 
 
+# ---------------------------------------------------------------------------------------------------- several at once
+
+
+class Workshop(worker.Worker):
+    """A worker whose jobs do nothing until they are ended."""
+
+    def _start(self, entry: Entry) -> subprocess.Popen[bytes]:
+        self.store.home.run(entry.id).mkdir(exist_ok=True)
+        return subprocess.Popen(["sleep", "600"])
+
+    def running(self) -> list[str]:
+        """Start what may start; the names of what runs."""
+        self._start_those_with_room()
+        return [attempt.entry.name for attempt in self._attempts]
+
+    def end(self, *names: str, killed: bool = False) -> None:
+        """Let jobs end at the same time."""
+        for attempt in self._attempts:
+            if attempt.entry.name in names and attempt.process is not None:
+                if not killed:
+                    ended = RunFiles(self.store.home.run(attempt.entry.id)).ended
+                    ended.write_text('{"code": 0}')
+                attempt.process.kill()
+                attempt.process.wait()
+        assert self._settle_ended()
+
+
+@pytest.fixture
+def shop(store: Store) -> Iterator[Workshop]:
+    """On a virtual card of 100 MB."""
+    made = Workshop(store, "cpu", lambda held: 100 * MIB)
+    yield made
+    for attempt in made._attempts:
+        if attempt.process is not None:
+            attempt.process.kill()
+            attempt.process.wait()
+
+
+def test_jobs_run_beside_each_other_where_their_ceilings_fit(
+    store: Store, make_job: JobMaker, shop: Workshop
+) -> None:
+    def queued(name: str, vram: str | None = None, gpu: str | None = None, force: bool = False) -> Entry:
+        return queue.start(store, added(store, make_job(name), queue.Where("cpu", vram, gpu)), force=force)
+
+    a, b = queued("a", "40MB"), queued("b", "60MB")
+    for name, vram in (("c", "40MB"), ("d", None), ("e", "1MB")):
+        queued(name, vram)
+    assert shop.running() == ["a", "b"]
+    shop.end("a")
+    assert shop.running() == ["b", "c"]  # d takes all of the card, and e does not pass it
+    shop.end("b")
+    assert shop.running() == ["c"]
+    shop.end("c")
+    assert shop.running() == ["d"]
+    shop.end("d")
+    # of two that are killed at once the first goes on first; they do so one at a time, since neither has got further
+    queued("f", "99MB")
+    assert shop.running() == ["e", "f"]
+    shop.end("e", "f", killed=True)
+    assert [entry.name for entry in store.jobs(states=(QUEUED,))] == ["e", "f"]
+    assert shop.running() == ["e"]
+    shop.end("e")
+    assert shop.running() == ["f"]
+    shop.end("f")
+    # a ceiling above the card, one that the plan is forced past, and an experiment are alone; a job may try all
+    queued("g", gpu="RTX 4090")
+    queued("h", "1MB")
+    assert shop.running() == ["g"]
+    shop.end("g")
+    assert shop.running() == ["h"]
+    queued("i", "1MB", force=True)
+    queue.gc_test(store, a)
+    queue.gc_test(store, b)
+    assert shop.running() == ["h"]
+    shop.end("h")
+    assert shop.running() == ["i"]
+    shop.end("i")
+    assert shop.running() == ["a · gc-test"]
+    # without a card's capacity one at a time
+    shop.capacity = None
+    queue.start(store, store.job(a.id))
+    shop.end("a · gc-test")
+    assert shop.running() == ["b · gc-test"]
+
+
+def test_a_job_is_claimed_as_it_was_looked_at(store: Store, make_job: JobMaker) -> None:
+    entry = queue.start(store, added(store, make_job(), queue.Where("cpu", "1MB")))
+    seen = []
+
+    def may(found: Entry) -> bool:
+        seen.append(found.vram)
+        if len(seen) == 1:  # somebody edits it at this moment
+            queue.change(store, found, found.text, queue.Where("cpu", "2MB"))
+        return True
+
+    assert (store.claim("cpu", may), seen) == (store.job(entry.id), ["1MB", "2MB"])
+
+
+def test_what_waits_for_room_says_so(store: Store, make_job: JobMaker) -> None:
+    places = [("cuda:0", None), ("cuda:0", "8GB"), ("cuda:0", "1GB"), ("cuda:1", "1GB"), ("cpu", None)]
+    jobs = [
+        queue.start(store, added(store, make_job(f"job-{n}"), queue.Where(*place)))
+        for n, place in enumerate(places)
+    ]
+    assert cards.waits(store.jobs()) == {}
+    assert store.claim("cuda:0") is not None
+    assert cards.waits(store.jobs()) == {jobs[1].id: 8 * GIB}
+    queue.to_front(store, jobs[2])
+    queue.change(store, jobs[2], jobs[2].text, queue.Where("cuda:0"))
+    assert cards.waits(store.jobs()) == {jobs[2].id: None}
+
+
+class Driver:
+    """NVML as it answers about one card of 24 GiB: others have 1 GiB of it, and 0.5 GiB are the driver's own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.jobs: dict[int, int] = {}
+        self.others, self.tells, self.mode = 3 * GIB // 2, True, pynvml.NVML_COMPUTEMODE_DEFAULT
+        self.asked: list[object] = []
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetHandleByIndex": self.asked.append,
+            "nvmlDeviceGetHandleByUUID": self.asked.append,
+            "nvmlDeviceGetComputeMode": lambda handle: self.mode,
+            "nvmlDeviceGetMigMode": self._mig,
+            "nvmlDeviceGetMemoryInfo": self._memory,
+            "nvmlDeviceGetComputeRunningProcesses": self._processes,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, answer)
+        monkeypatch.setattr(cards.Card, "_handle", lambda card: "handle")
+
+    def _mig(self, handle: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def _memory(self, handle: object) -> SimpleNamespace:
+        return SimpleNamespace(total=24 * GIB, free=24 * GIB - self.others - sum(self.jobs.values()))
+
+    def _processes(self, handle: object) -> list[SimpleNamespace]:
+        taken = self.jobs if self.tells else dict.fromkeys(self.jobs)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in taken.items()]
+
+
+def test_a_card_holds_what_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, card = Driver(monkeypatch), cards.Card("cuda:0")
+    left = 24 * GIB - driver.others
+    held = [(1, 8 * GIB), (2, 6 * GIB)]
+    driver.jobs = {1: 5 * GIB}  # the second has just been started
+    assert card.capacity(held) == left
+    driver.tells = False
+    assert card.capacity(held) == left - 5 * GIB  # nobody knows whose they are
+    driver.jobs = {}
+    assert card.capacity([]) == left
+    driver.jobs = {1: 5 * GIB, 2: 6 * GIB}
+    assert card.capacity(held) == left
+    driver.others += 4 * GIB  # 3 GiB of them may be the first job's, as far as anybody knows
+    assert card.capacity(held) == left - GIB
+    driver.tells = True
+    assert card.capacity(held) == left - 4 * GIB
+    driver.jobs = {1: 9 * GIB, 2: 6 * GIB}  # a context that is larger than was planned
+    assert card.capacity(held) == left - 5 * GIB
+    driver.mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    assert card.capacity(held) == 0
+
+
+def test_a_card_is_the_one_that_torch_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = cards.Card._handle
+    driver = Driver(monkeypatch)
+    for visible in (None, "3,2", "0,GPU-8932f937", "0"):
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        handle(cards.Card("cuda:1"))
+    assert driver.asked == [1, 2, "GPU-8932f937"]
+
+
 # ---------------------------------------------------------------------------------------------------- processes
 
 
@@ -213,9 +394,6 @@ def test_a_job_survives_kills_and_its_lora_is_the_same(
     def step() -> int:
         return step_of(entry)
 
-    def state() -> str:
-        return store.job(entry.id).state
-
     # the worker alone: what it started goes on, and the next worker waits for it
     work()
     until(lambda: step() >= 20)
@@ -230,28 +408,79 @@ def test_a_job_survives_kills_and_its_lora_is_the_same(
     until(lambda: step() >= 45)
     os.kill(first["pid"], signal.SIGKILL)
     until(lambda: (files.read(files.process) or first)["pid"] != first["pid"])
-    until(lambda: 60 <= step() < 120)
-    # both at once, as when the machine goes down
-    second = files.read(files.process)
-    assert second is not None and state() == RUNNING
-    for process in reaped:
-        process.kill()
-        process.wait()
-    os.kill(second["pid"], signal.SIGKILL)
-    assert state() == RUNNING  # nobody is left who could say otherwise
-    work()
-    until(lambda: (files.read(files.process) or second)["pid"] != second["pid"])
-    until(lambda: state() == DONE)
+    until(lambda: store.job(entry.id).state == DONE)
 
     folder = folder_of(job)
     assert_same_weights(folder.final, undisturbed.files[0])
     assert [row["step"] for row in folder.read_metrics()] == list(range(1, 121))
     history = [json.loads(line) for line in files.history.read_text().splitlines()]
-    # two were killed, one came to its end; each began after the one before it was gone
-    assert [line["event"] for line in history] == ["start", "start", "start", "end"]
-    assert history[-1]["code"] == 0 and len({line["pid"] for line in history}) == 3
+    # one was killed, one came to its end
+    assert [line["event"] for line in history] == ["start", "start", "end"]
+    assert history[-1]["code"] == 0 and len({line["pid"] for line in history}) == 2
     until(lambda: all(process.poll() is not None for process in reaped))  # nothing is left to do
     assert json.loads(files.result.read_text())["runs"][0]["steps"] == 120
+
+
+CARD = """
+from plafond.jobs.home import Home
+from plafond.jobs.store import Store
+from plafond.jobs.worker import Worker
+Worker(Store(Home()), "cpu", lambda held: 9 * 2**20 - 1).work()
+"""
+
+
+def test_jobs_that_share_a_card_survive_kills_and_give_the_same_loras(
+    store: Store, make_job: JobMaker, reaped: list[subprocess.Popen[bytes]]
+) -> None:
+    settings = {"train": {"steps": 80}, "save": {"save_every": 10, "max_step_saves_to_keep": 2}}
+    undisturbed = run(make_job("undisturbed", **settings))
+    jobs = [make_job("first", **settings), make_job("second", **settings)]
+    large = make_job("large", train={"gradient_checkpointing": False}, datasets={"resolution": [512]})
+    entries = [
+        queue.start(store, added(store, job, queue.Where("cpu", vram)))
+        for job, vram in ((jobs[0], "4MB"), (jobs[1], "4MB"), (large, "1MB"))
+    ]
+    files = [RunFiles(store.home.run(entry.id)) for entry in entries]
+
+    def work() -> None:
+        reaped.append(subprocess.Popen([sys.executable, "-c", CARD]))
+
+    def states() -> list[str]:
+        return [store.job(entry.id).state for entry in entries]
+
+    work()
+    until(lambda: all(step_of(entry) >= 12 for entry in entries[:2]))
+    assert states() == [RUNNING, RUNNING, QUEUED]  # no room for the third
+    # the worker alone, then both of its jobs at once
+    reaped[-1].kill()
+    reaped[-1].wait()
+    for one in files[:2]:
+        found = one.read(one.process)
+        assert found is not None
+        os.kill(found["pid"], signal.SIGKILL)
+    assert states() == [RUNNING, RUNNING, QUEUED]
+    work()
+    until(lambda: states() == [DONE, DONE, FAILED])
+
+    for job in jobs:
+        assert_same_weights(folder_of(job).final, undisturbed.files[0])
+        assert [row["step"] for row in folder_of(job).read_metrics()] == list(range(1, 81))
+    events = [[json.loads(line) for line in one.history.read_text().splitlines()] for one in files]
+    assert [[event["event"] for event in one] for one in events] == [
+        ["start", "start", "end"],
+        ["start", "start", "end"],
+        ["start", "end"],
+    ]
+    (_, began, ended), (_, other_began, other_ended), (last_began, _) = (
+        [event["time"] for event in one] for one in events
+    )
+    # side by side again, in their order; then the third, which does not fit into its ceiling and so has run nothing
+    assert began < other_ended and other_began < ended and last_began > min(ended, other_ended)
+    claimed = [store.job(entry.id).started or 0.0 for entry in entries]
+    assert claimed == sorted(claimed)
+    refused = store.job(entries[2].id)
+    assert refused.code == 3 and "Nothing was run" in refused.message
+    assert not folder_of(large).path.exists()
 
 
 def test_a_second_process_of_a_job_leaves_it_alone(store: Store, tmp_path: Path) -> None:

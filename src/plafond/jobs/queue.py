@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from plafond.errors import UsageError
 from plafond.job.editing import set_value
 from plafond.job.reading import job_of
 from plafond.job.schema import Job
-from plafond.jobs.run import RunFiles
+from plafond.jobs.run import RunFiles, process_of
 from plafond.jobs.store import (
     ACTIVE,
     DRAFT,
@@ -48,10 +49,6 @@ class Where:
     def of(cls, entry: Entry) -> Where:
         """Where a job runs now."""
         return cls(entry.device, entry.vram, entry.gpu)
-
-
-START_TOLERANCE = 2.0
-"""Seconds by which two readings of one process's start may differ."""
 
 
 def read(text: str, *, suffix: str, folder: Path, overrides: tuple[str, ...] = (), name: str = "job") -> Job:
@@ -194,13 +191,10 @@ def kill(store: Store, entry: Entry) -> Entry:
         return entry
     process = RunFiles(store.home.run(entry.id))
     known = process.read(process.process) or {"pid": entry.pid, "started": entry.pid_started}
-    try:
-        running = psutil.Process(known["pid"])
-        # the number may belong to another process by now
-        if known["started"] and abs(running.create_time() - known["started"]) < START_TOLERANCE:
+    running = process_of(known["pid"], known["started"])
+    if running is not None:
+        with suppress(psutil.NoSuchProcess):
             running.kill()
-    except (psutil.NoSuchProcess, TypeError):
-        pass
     return store.job(entry.id)
 
 

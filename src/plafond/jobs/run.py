@@ -21,9 +21,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    from psutil import Process
 
 TAKEN = 75
 """Exit code of a process that found another one at work on the job."""
@@ -35,6 +38,9 @@ LOCK_SECONDS = 5.0
 
 GLANCE_SECONDS = 0.2
 """Time between two looks for a request to stop."""
+
+START_TOLERANCE = 2.0
+"""Seconds by which two readings of one process's start may differ."""
 
 
 class RunFiles:
@@ -62,6 +68,23 @@ class RunFiles:
         """Add a line to the history."""
         with self.history.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time": time.time(), "pid": os.getpid(), **values}) + "\n")
+
+
+def process_of(pid: int | None, started: float | None) -> Process | None:
+    """The process of this number that was started then; None when it is gone.
+
+    A number may belong to another process by now.
+    """
+    import psutil
+
+    if pid is None or started is None:
+        return None
+    try:
+        found = psutil.Process(pid)
+        same = abs(found.create_time() - started) < START_TOLERANCE
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ there is nothing to repair after a crash.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from filelock import FileLock
@@ -32,6 +32,9 @@ IDLE = (DRAFT, STOPPED, DONE, FAILED)
 """Nobody works on the job or is about to."""
 
 TRAIN, GC_TEST = "train", "gc_test"
+
+PLACE = ("device", "vram", "gpu", "force")
+"""What decides where a job may run, and beside which others."""
 
 PATIENCE = 30.0
 """Seconds to wait for another process's transaction, which takes milliseconds."""
@@ -181,16 +184,21 @@ class Store:
         place = select(func.coalesce(end, 0)).where(jobs.c.state == QUEUED).scalar_subquery()
         return self.change(number, within, state=QUEUED, position=place, **values)
 
-    def claim(self, device: str) -> Entry | None:
-        """Take the next job of a device's queue; None when it is empty."""
+    def claim(self, device: str, may: Callable[[Entry], bool] = lambda entry: True) -> Entry | None:
+        """Take the next job of a device's queue; None when it is empty, or when the next one may not start yet."""
         while True:
             waiting = self.jobs(states=(QUEUED,), device=device)
-            if not waiting:
+            if not waiting or not may(waiting[0]):
                 return None
             taken = {"state": RUNNING, "started": time.time(), "ended": None, "code": None, "message": ""}
             first = waiting[0]
-            if self.change(first.id, (QUEUED,), attempts=Entry.attempts + 1, pid=None, **taken):
-                return self.job(first.id)
+            # the job as it was looked at: who waits may be given another device or ceiling at any time
+            same = (getattr(Entry, name) == getattr(first, name) for name in PLACE)
+            statement = update(Entry).where(Entry.id == first.id, Entry.state == QUEUED, *same)
+            statement = statement.values(attempts=Entry.attempts + 1, pid=None, **taken)
+            with self._engine.connect() as connection:
+                if connection.execute(statement).rowcount == 1:
+                    return self.job(first.id)
 
     def delete(self, number: int) -> bool:
         """Forget a job that nobody works on; False when somebody does."""

@@ -1,7 +1,9 @@
 """The worker of one device: ``python -m plafond.jobs.worker HOME DEVICE``.
 
-It holds the device's lock while it lives, takes one job after the other, and ends when nothing is queued. It may be
-killed at any instant: what it started goes on, and the next worker finds it by its lock and waits for it.
+It holds the device's lock while it lives, takes jobs in the order of the queue, and ends when nothing is queued. A
+job starts when the device is empty, or when its ceiling fits beside the ceilings of those that run; until then it
+waits, and those behind it do. The worker may be killed at any instant: what it started goes on, and the next worker
+finds it by its lock, and what it may take by its entry.
 """
 
 from __future__ import annotations
@@ -11,16 +13,23 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
 
+from plafond.jobs.cards import Card, Held, share
+from plafond.jobs.devices import CPU
 from plafond.jobs.home import Home
-from plafond.jobs.run import INTERRUPTED, LOCK_SECONDS, TAKEN, RunFiles
+from plafond.jobs.run import INTERRUPTED, LOCK_SECONDS, TAKEN, RunFiles, process_of
 from plafond.jobs.store import ACTIVE, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, TRAIN, Entry, Store
 
 POLL_SECONDS = 0.2
+
+LOOK_SECONDS = 1.0
+"""Time between two looks at the queue while jobs run and leave room."""
 
 FRUITLESS = 5
 """So many attempts in a row that die without a word and get no further end a job: something kills it, always."""
@@ -38,7 +47,22 @@ def main() -> None:
         lock.acquire(timeout=LOCK_SECONDS)
     except Timeout:
         return
-    Worker(Store(home), device).work()
+    Worker(Store(home), device, None if device == CPU else Card(device).capacity).work()
+
+
+@dataclass
+class Attempt:
+    """A job that a process works on.
+
+    Args:
+        entry: the job as it was when the attempt began, or was found.
+        pid: of the process, where it is known.
+        process: the process; None where another worker started it.
+    """
+
+    entry: Entry
+    pid: int | None
+    process: subprocess.Popen[bytes] | None = None
 
 
 class Worker:
@@ -47,22 +71,61 @@ class Worker:
     Args:
         store: the jobs.
         device: ``cpu`` or ``cuda:N``.
+        capacity: bytes that jobs may take together, told those that run; None where one runs at a time.
     """
 
-    def __init__(self, store: Store, device: str):
-        self.store, self.device = store, device
+    def __init__(self, store: Store, device: str, capacity: Callable[[Sequence[Held]], int] | None = None):
+        self.store, self.device, self.capacity = store, device, capacity
+        self._attempts: list[Attempt] = []
+        """In the order in which they began."""
 
     def work(self) -> None:
         """Take over what an earlier worker left, then do what is queued."""
         for entry in self.store.jobs(states=ACTIVE, device=self.device):
             log.info("job %d: taken over", entry.id)
-            self._await(entry)
-            self._settle(entry, mine=False)
-        while (claimed := self.store.claim(self.device)) is not None:
-            log.info("job %d: attempt %d", claimed.id, claimed.attempts)
-            self._attempt(claimed)
+            self._attempts.append(Attempt(entry, entry.pid))
+        looked = -LOOK_SECONDS
+        while True:
+            if self._settle_ended() or time.monotonic() - looked >= LOOK_SECONDS:
+                self._start_those_with_room()
+                looked = time.monotonic()
+            if not self._attempts:
+                return
+            time.sleep(POLL_SECONDS)
 
-    def _attempt(self, entry: Entry) -> None:
+    def _settle_ended(self) -> bool:
+        """Write down how attempts ended since the last look; whether any did."""
+        ended = [attempt for attempt in self._attempts if self._is_over(attempt)]
+        # of several that were killed each goes to the front of the queue, so the first of them comes last
+        for attempt in reversed(ended):
+            self._attempts.remove(attempt)
+            self._settle(attempt.entry, mine=attempt.process is not None)
+        return bool(ended)
+
+    def _start_those_with_room(self) -> None:
+        if self._attempts and self.capacity is None:
+            return
+        while (claimed := self.store.claim(self.device, self._has_room)) is not None:
+            log.info("job %d: attempt %d", claimed.id, claimed.attempts)
+            process = self._start(claimed)
+            self._attempts.append(Attempt(claimed, process.pid, process))
+
+    def _has_room(self, entry: Entry) -> bool:
+        """Whether a job fits beside those that run; an empty device is for any job to try."""
+        held: list[Held] = []
+        for attempt in self._attempts:
+            most = share(attempt.entry)
+            if most is None:
+                return False
+            held.append((attempt.pid, most))
+        wanted = share(entry)
+        if held and wanted is None:
+            return False
+        # asked on an empty device, too: then it shows what others take
+        room = 0 if self.capacity is None else self.capacity(held) - sum(most for _, most in held)
+        return not held or (wanted is not None and wanted <= room)
+
+    def _start(self, entry: Entry) -> subprocess.Popen[bytes]:
         files = RunFiles(self.store.home.run(entry.id))
         files.folder.mkdir(parents=True, exist_ok=True)
         job = files.folder / f"job{entry.suffix}"
@@ -78,37 +141,36 @@ class Worker:
                 env=os.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
                 start_new_session=True,
             )
-        self.store.change(
-            entry.id,
-            ACTIVE,
-            pid=process.pid,
-            pid_started=_start_of(process.pid),
-            reached=saved_steps(entry),
-        )
-        if process.wait() == TAKEN:
-            # a process whose worker was killed before it could say so was faster
-            self._await(entry)
-            self._settle(entry, mine=False)
-        else:
-            self._settle(entry, mine=True)
+        self.store.change(entry.id, ACTIVE, pid=process.pid, pid_started=_start_of(process.pid))
+        self.store.change(entry.id, ACTIVE, reached=saved_steps(entry))
+        return process
 
-    def _await(self, entry: Entry) -> None:
-        """Wait until no process works on the job."""
-        files = RunFiles(self.store.home.run(entry.id))
+    def _is_over(self, attempt: Attempt) -> bool:
+        """Whether no process works on the job any more."""
+        if attempt.process is not None:
+            code = attempt.process.poll()
+            if code != TAKEN:
+                return code is not None
+            # a process whose worker was killed before it could say so was faster
+            attempt.process = None
+        files = RunFiles(self.store.home.run(attempt.entry.id))
         if not files.folder.is_dir():
-            return  # its worker was killed before it could start one
-        lock = FileLock(files.lock)
-        noted = False
-        while True:
-            try:
-                with lock.acquire(timeout=0):
-                    return
-            except Timeout:
-                time.sleep(POLL_SECONDS)
-            if not noted and (process := files.read(files.process)) is not None:
-                noted = self.store.change(
-                    entry.id, ACTIVE, pid=process["pid"], pid_started=process["started"]
-                )
+            return True  # its worker was killed before it could start one
+        try:
+            with FileLock(files.lock).acquire(timeout=0):
+                pass
+        except Timeout:
+            self._note(attempt, files)
+            return False
+        # a process that has just been started is about to take the lock
+        return process_of(attempt.entry.pid, attempt.entry.pid_started) is None
+
+    def _note(self, attempt: Attempt, files: RunFiles) -> None:
+        """Write down which process works on a job that another worker started."""
+        process = files.read(files.process)
+        if process is not None and process["pid"] != attempt.pid:
+            attempt.pid = process["pid"]
+            self.store.change(attempt.entry.id, ACTIVE, pid=process["pid"], pid_started=process["started"])
 
     def _settle(self, entry: Entry, *, mine: bool) -> None:
         """Write down how an attempt ended.
