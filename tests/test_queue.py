@@ -16,8 +16,10 @@ from types import SimpleNamespace
 import psutil
 import pynvml
 import pytest
+from typer.testing import CliRunner
 
 from conftest import JobMaker
+from plafond.cli import app
 from plafond.errors import JobError, PlafondError, UsageError
 from plafond.jobs import cards, queue, worker
 from plafond.jobs.home import Home
@@ -285,10 +287,11 @@ def test_what_waits_for_room_says_so(store: Store, make_job: JobMaker) -> None:
     ]
     assert cards.waits(store.jobs()) == {}
     assert store.claim("cuda:0") is not None
-    assert cards.waits(store.jobs()) == {jobs[1].id: 8 * GIB}
+    assert cards.waits(store.jobs()) == {jobs[1].id: ("cuda:0", 8 * GIB)}
+    assert "waits for 8.00 GiB on cuda:0" in CliRunner().invoke(app, ["queue", "list"]).stdout
     queue.to_front(store, jobs[2])
     queue.change(store, jobs[2], jobs[2].text, queue.Where("cuda:0"))
-    assert cards.waits(store.jobs()) == {jobs[2].id: None}
+    assert cards.waits(store.jobs()) == {jobs[2].id: ("cuda:0", None)}
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""``plafond queue``: jobs that run one after the other, with the terminal closed."""
+"""``plafond queue``: jobs that run in their order, with the terminal closed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import plafond
+from plafond.language.said import N_, ExactSize, Said, Value
 
 if TYPE_CHECKING:
+    from plafond.jobs.cards import Wait
     from plafond.jobs.store import Entry, Store
 
 queue = typer.Typer(
-    help="Run jobs one after the other, one per device, with the terminal closed.",
+    help="Run jobs in their order with the terminal closed; a card takes several when their ceilings fit together.",
     invoke_without_command=True,
 )
 
@@ -43,12 +45,18 @@ def list_(json_: Json = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from plafond.jobs.cards import waits
+    from plafond.language.speech import choose, speaker
+
+    speak, waiting = speaker(choose(None)), waits(entries)
     table = Table(box=None, pad_edge=False)
     for heading in ("id", "job", "state", "step", "device", "ceiling", ""):
         table.add_column(heading, no_wrap=True)
     for entry in entries:
         where = entry.vram or entry.gpu or ""
         message = entry.message.splitlines()[0] if entry.message else ""
+        if entry.id in waiting:
+            message = speak(_waits_for(waiting[entry.id]))
         table.add_row(
             str(entry.id), entry.name, entry.state, _progress(entry), entry.device, where, message[:60]
         )
@@ -202,6 +210,13 @@ def as_json(entry: Entry) -> dict[str, Any]:
     left_out = ("text", "position", "fruitless", "reached")
     names = [field.name for field in fields(entry) if field.name not in left_out]
     return {name: getattr(entry, name) for name in names} | {"step": step_of(entry)}
+
+
+def _waits_for(wait: Wait) -> Said:
+    if wait.bytes is None:
+        return Said(N_("waits until {device} is free"), {"device": wait.device})
+    values: dict[str, Value] = {"size": ExactSize(wait.bytes), "device": wait.device}
+    return Said(N_("waits for {size} on {device}"), values)
 
 
 def _progress(entry: Entry) -> str:

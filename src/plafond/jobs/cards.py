@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from plafond.errors import UsageError
 from plafond.jobs.devices import CPU
@@ -36,17 +36,24 @@ def share(entry: Entry) -> int | None:
         return None  # written by another version's catalogue; the run says so
 
 
-def waits(entries: Sequence[Entry]) -> dict[int, int | None]:
-    """What jobs wait for that are the next of a card that is at work: so many bytes, or None for all of the card.
+class Wait(NamedTuple):
+    """What a job waits for: so many bytes of a card, or None for all of it."""
+
+    device: str
+    bytes: int | None
+
+
+def waits(entries: Sequence[Entry]) -> dict[int, Wait]:
+    """What the next job of each card that is at work waits for, by its number.
 
     Args:
         entries: all jobs, in the order of `Store.jobs`.
     """
     busy = {entry.device for entry in entries if entry.state in ACTIVE} - {CPU}
-    found: dict[int, int | None] = {}
+    found: dict[int, Wait] = {}
     for entry in entries:
         if entry.state == QUEUED and entry.device in busy:
-            found[entry.id] = share(entry)
+            found[entry.id] = Wait(entry.device, share(entry))
             busy.remove(entry.device)
     return found
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from fastapi import Request
 from nicegui import run, ui
 
+from plafond.jobs.cards import Wait, waits
 from plafond.jobs.progress import seconds_left, step_of
 from plafond.jobs.store import ACTIVE, DONE, FAILED, QUEUED, STOPPED, Entry
 from plafond.web.machine import DeviceState, Machine, look
 from plafond.web.pages.frame import chip, frame, heading
+from plafond.web.pages.jobs import waits_for
 from plafond.web.site import Site
 from plafond.web.words import N_, Words
 
@@ -105,6 +107,7 @@ def _jobs(t: Words, entries: list[Entry]) -> None:
         (t("Waiting"), (QUEUED,), t("Nothing is waiting.")),
         (t("Over"), (DONE, FAILED, STOPPED), t("Nothing is over yet.")),
     )
+    waiting = waits(entries)
     for title, states, nothing in kinds:
         found = [entry for entry in entries if entry.state in states]
         with ui.element("section").classes("card"):
@@ -112,12 +115,12 @@ def _jobs(t: Words, entries: list[Entry]) -> None:
             if not found:
                 ui.label(nothing).classes("soft")
             for entry in found[:SHOWN]:
-                _job(t, entry)
+                _job(t, entry, waiting.get(entry.id))
             if len(found) > SHOWN:
                 ui.link(t("All {count}", count=len(found)), "/jobs")
 
 
-def _job(t: Words, entry: Entry) -> None:
+def _job(t: Words, entry: Entry, wait: Wait | None) -> None:
     with ui.link(target=f"/jobs/{entry.id}").classes("job"):
         with ui.element("div").classes("between"):
             ui.label(entry.name).classes("name")
@@ -129,6 +132,8 @@ def _job(t: Words, entry: Entry) -> None:
             rest = "" if left is None else t("{time} left", time=t.duration(left))
             progress = t("step {step} of {steps}", step=step, steps=entry.steps)
             ui.label(" · ".join(part for part in (progress, rest, entry.device) if part)).classes("soft")
+        elif wait is not None:
+            ui.label(waits_for(t, wait)).classes("soft")
         elif entry.ended is not None:
             ui.label(t.ago(entry.ended)).classes("soft")
         else:

@@ -10,6 +10,7 @@ from fastapi import Request
 from nicegui import background_tasks, run, ui
 
 from plafond.jobs import queue
+from plafond.jobs.cards import waits
 from plafond.jobs.progress import seconds_left, step_of
 from plafond.jobs.queue import Where
 from plafond.jobs.store import ACTIVE, DONE, FAILED, GC_TEST, IDLE, QUEUED, STOPPING, Entry
@@ -22,7 +23,7 @@ from plafond.web.pages.diagnosis import draw_diagnosis
 from plafond.web.pages.experiment import draw_report
 from plafond.web.pages.frame import chip, frame, heading
 from plafond.web.pages.hints import drawn, told
-from plafond.web.pages.jobs import confirm_delete
+from plafond.web.pages.jobs import confirm_delete, waits_for
 from plafond.web.pages.previews import Previews
 from plafond.web.pages.starting import start
 from plafond.web.site import Site
@@ -233,6 +234,8 @@ class View:
         if entry.started and entry.ended and entry.state in IDLE:
             parts.append(t("took {time}", time=t.duration(entry.ended - entry.started)))
         parts += [part for part in (entry.device, entry.gpu, entry.vram) if part]
+        wait = waits(self.site.store.jobs()).get(entry.id) if entry.state == QUEUED else None
+        parts += [] if wait is None else [waits_for(t, wait)]
         self._progress.text = " · ".join(parts)
 
     def _update_log(self) -> None:

@@ -10,6 +10,7 @@ from nicegui.events import GenericEventArguments
 
 from plafond.errors import DoesNotFitError
 from plafond.jobs import queue
+from plafond.jobs.cards import Wait, waits
 from plafond.jobs.progress import step_of
 from plafond.jobs.store import Entry
 from plafond.web.pages.frame import STATES, frame, heading
@@ -109,7 +110,9 @@ def _table(t: Words, rows: list[dict[str, Any]]) -> ui.table:
 
 
 def _rows(site: Site) -> list[dict[str, Any]]:
-    return [_row(entry) for entry in site.store.jobs()]
+    entries = site.store.jobs()
+    waiting = waits(entries)
+    return [_row(entry) | {"waits": waiting.get(entry.id)} for entry in entries]
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -127,7 +130,15 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _said(t: Words, row: dict[str, Any]) -> dict[str, Any]:
     message = t("The plan said that it does not fit.") if row["code"] == DOES_NOT_FIT else row["message"]
+    message = waits_for(t, row["waits"]) if row["waits"] is not None else message
     return {**row, "said": t(STATES[row["state"]]), "message": message}
+
+
+def waits_for(t: Words, wait: Wait) -> str:
+    """What a job waits for, in words."""
+    if wait.bytes is None:
+        return t("waits until {device} is free", device=wait.device)
+    return t("waits for {size} on {device}", size=t.size(wait.bytes), device=wait.device)
 
 
 def _act(site: Site, t: Words, action: str, number: int) -> None:
