@@ -112,7 +112,8 @@ def _table(t: Words, rows: list[dict[str, Any]]) -> ui.table:
 def _rows(site: Site) -> list[dict[str, Any]]:
     entries = site.store.jobs()
     waiting = waits(entries)
-    return [_row(entry) | {"waits": waiting.get(entry.id)} for entry in entries]
+    # a row goes to the browser, so it holds what JSON holds
+    return [_row(entry) | {"waits": [*waiting.get(entry.id, ())]} for entry in entries]
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _said(t: Words, row: dict[str, Any]) -> dict[str, Any]:
     message = t("The plan said that it does not fit.") if row["code"] == DOES_NOT_FIT else row["message"]
-    message = waits_for(t, row["waits"]) if row["waits"] is not None else message
+    message = waits_for(t, Wait(*row["waits"])) if row["waits"] else message
     return {**row, "said": t(STATES[row["state"]]), "message": message}
 
 
