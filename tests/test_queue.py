@@ -280,6 +280,9 @@ def test_a_job_is_claimed_as_it_was_looked_at(store: Store, make_job: JobMaker) 
 
 
 def test_what_waits_for_room_says_so(store: Store, make_job: JobMaker) -> None:
+    from plafond.web.pages import jobs as jobs_page
+    from plafond.web.words import words
+
     places = [("cuda:0", None), ("cuda:0", "8GB"), ("cuda:0", "1GB"), ("cuda:1", "1GB"), ("cpu", None)]
     jobs = [
         queue.start(store, added(store, make_job(f"job-{n}"), queue.Where(*place)))
@@ -288,6 +291,12 @@ def test_what_waits_for_room_says_so(store: Store, make_job: JobMaker) -> None:
     assert cards.waits(store.jobs()) == {}
     assert store.claim("cuda:0") is not None
     assert cards.waits(store.jobs()) == {jobs[1].id: ("cuda:0", 8 * GIB)}
+    rows = json.loads(json.dumps(jobs_page._rows(SimpleNamespace(store=store))))
+    assert [jobs_page._said(words("fr"), row)["message"] for row in rows[:3]] == [
+        "",
+        "attend 8,0 Gio sur cuda:0",
+        "",
+    ]
     assert "waits for 8.00 GiB on cuda:0" in CliRunner().invoke(app, ["queue", "list"]).stdout
     queue.to_front(store, jobs[2])
     queue.change(store, jobs[2], jobs[2].text, queue.Where("cuda:0"))
