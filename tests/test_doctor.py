@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
 from conftest import JobMaker
 from plafond.advice import regressions, sentences
@@ -423,3 +424,23 @@ def test_a_job_s_own_log_is_the_default(make_job: JobMaker, tmp_path: Path) -> N
     folder.mkdir(parents=True)
     (folder / "log.txt").write_bytes(of("other_disk_full"))
     assert json.loads(doctor(job, "--json").stdout)["evidence"][0]["text"].startswith("OSError: [Errno 28]")
+
+
+def test_of_several_processes_the_one_that_failed_is_meant(make_job: JobMaker, tmp_path: Path) -> None:
+    job = make_job(train={"batch_size": 1})
+    document = YAML(typ="safe").load(job)
+    (first,) = document["config"]["process"]
+    second = {**first, "name": "large", "train": {**first["train"], "batch_size": 16}}
+    second["train"]["gradient_checkpointing"] = False
+    second["datasets"] = [{**first["datasets"][0], "resolution": [256]}]
+    document["config"]["process"].append(second)
+    with job.open("w") as file:
+        YAML(typ="safe").dump(document, file)
+    for name, log in (("large", "train_plafond"), ("micro", "fine_completed")):
+        folder = tmp_path / "out" / name
+        folder.mkdir(parents=True)
+        (folder / "log.txt").write_bytes(of(log))
+    os.utime(tmp_path / "out" / "micro" / "log.txt", (1, 1))  # the first process was done before
+    found = json.loads(doctor(job, "--device", "cpu", "--vram", "1MB", "--json", "--lang", "en").stdout)
+    # the first process fits into it
+    assert found["phase"] == "train" and "The plan agrees: train takes 2.0 MiB of 1.0 MiB" in found["summary"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from plafond.advice.diagnosis import Advice, Diagnosis
@@ -44,6 +44,15 @@ IN_A_JOB = frozenset(
 
 PLANNED_AS = {"quantize": "load"}
 """Phases of a log that a plan counts under another name."""
+
+
+def culprit(diagnosis: Diagnosis, plans: Sequence[Plan]) -> int:
+    """Which of a job's processes failed: the first that does not fit where the log says, else that does not at all."""
+    phase = PLANNED_AS.get(diagnosis.phase or "", diagnosis.phase)
+    over = [{found.phase for found in plan.phases if not found.fits} for plan in plans]
+    there = (index for index, phases in enumerate(over) if phase in phases)
+    anywhere = (index for index, phases in enumerate(over) if phases)
+    return next(there, next(anywhere, 0))
 
 
 def for_job(

@@ -12,6 +12,7 @@ import typer
 
 import plafond
 from plafond.errors import UsageError
+from plafond.training.run_folder import RunFolder, in_order_of_time
 
 if TYPE_CHECKING:
     from plafond.advice.diagnosis import Diagnosis
@@ -79,15 +80,19 @@ def _read(log: str | None, job: Job | None) -> bytes:
     if log == "-":
         return sys.stdin.buffer.read()
     if log is not None:
-        path = Path(log).expanduser()
-    elif job is not None:
-        path = Path(job.processes[0].training_folder).expanduser() / job.name / "log.txt"
-    else:
+        return _bytes(Path(log).expanduser())
+    if job is None:
         raise UsageError("doctor needs a log: --log FILE, or --log - for standard input")
+    folders = [RunFolder(process.training_folder, process.name or job.name) for process in job.processes]
+    # a process that was not reached this time has no log, or an older one
+    logs = in_order_of_time(folder.log for folder in folders) or [folders[0].log]
+    return b"\n".join(_bytes(path, "; name it with --log FILE") for path in logs)
+
+
+def _bytes(path: Path, hint: str = "") -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        hint = "" if log is not None else "; name it with --log FILE"
         raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
 
 
@@ -104,19 +109,20 @@ def _with_job(
     """The diagnosis of a failure with what the job adds: its plan where the ceiling is known."""
     if not found.memory:
         return found
-    from plafond.advice.against_plan import ON_THE_CARD, for_job
+    from plafond.advice.against_plan import ON_THE_CARD, culprit, for_job
     from plafond.memory.gpus import GIB
     from plafond.plan.ai_toolkit import AiToolkit
     from plafond.plan.forecast import Forecaster
     from plafond.plan.terminal import announced, ceiling_of
 
-    process = job.processes[0]
     if vram is None and gpu is None and found.total is not None and found.total >= GIB:
         vram = f"{found.total}B"  # the card's size, by its own message
     if found.cause not in ON_THE_CARD or (vram is None and gpu is None):
-        return for_job(found, process, None)
+        return for_job(found, job.processes[0], None)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
     with announced(speak) as step:
-        plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
+        plans = [Forecaster(process, ceiling, virtual=virtual, step=step).plan() for process in job.processes]
+        index = culprit(found, plans)
+        process = job.processes[index]
         there = AiToolkit(process, ceiling, virtual=virtual, step=step).plan() if theirs else None
-        return for_job(found, process, plan, there)
+        return for_job(found, process, plans[index], there)

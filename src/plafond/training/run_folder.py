@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
@@ -162,6 +162,11 @@ def write_atomically(target: Path, write: Callable[[Path], None]) -> None:
         _sync(target.parent)
     finally:
         remove(temporary)
+
+
+def in_order_of_time(logs: Iterable[Path]) -> list[Path]:
+    """Those of some logs that are there; what was written last comes last."""
+    return sorted(filter(Path.is_file, logs), key=lambda path: path.stat().st_mtime)
 
 
 @contextmanager

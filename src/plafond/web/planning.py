@@ -178,7 +178,7 @@ def _fit(job: Job, question: Question, say: Say) -> None:
 
 
 def _diagnose(job: Job, question: Question, say: Say) -> None:
-    from plafond.advice.against_plan import ON_THE_CARD, for_job
+    from plafond.advice.against_plan import ON_THE_CARD, culprit, for_job
     from plafond.advice.diagnose import diagnose
     from plafond.advice.report import as_json
     from plafond.language.speech import speaker
@@ -186,11 +186,14 @@ def _diagnose(job: Job, question: Question, say: Say) -> None:
 
     found = diagnose(question.log.encode())
     if found.failed and found.memory:
-        plan = None
+        plan, index = None, 0
         if found.cause in ON_THE_CARD and _limited(question):
             virtual = is_virtual(question.where)
-            plan = Forecaster(job.processes[0], ceiling_at(question.where), virtual=virtual).plan()
-        found = for_job(found, job.processes[0], plan)
+            ceiling = ceiling_at(question.where)
+            plans = [Forecaster(process, ceiling, virtual=virtual).plan() for process in job.processes]
+            index = culprit(found, plans)
+            plan = plans[index]
+        found = for_job(found, job.processes[index], plan)
     say("diagnosis", failed=found.failed, report=as_json(found, speaker(question.language)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from plafond.jobs.queue import Where
 from plafond.jobs.run import RunFiles
 from plafond.jobs.store import Entry
-from plafond.training.run_folder import RunFolder
+from plafond.training.run_folder import RunFolder, in_order_of_time
 from plafond.web.asking import Question
 from plafond.web.datasets import NoSuchError
 from plafond.web.places import inside
@@ -168,7 +168,7 @@ def log(home_run: Path, entry: Entry, process: int = 0, *, offset: int = 0) -> t
 
 def whole_log(home_run: Path, entry: Entry) -> str:
     """Everything that a job's runs and commands have said, for a diagnosis."""
-    parts = [folder_of(entry, process).log for process in range(len(entry.run_folders))]
+    parts = in_order_of_time(folder_of(entry, process).log for process in range(len(entry.run_folders)))
     parts.append(RunFiles(home_run).output)
     texts = []
     for path in parts:
