@@ -2,7 +2,7 @@
 
 ``python bench/page.py forecast``   edits of a FLUX.1-dev job, warm: time until the forecast is on its way to the page
 ``python bench/page.py load``       views with 200 jobs and a data set of 2,000 pictures, in headless Chromium
-``python bench/page.py kill``       page, worker and run are killed at random, 20 times; results must be the same
+``python bench/page.py kill``       page, worker and runs of two jobs are killed at random, 20 times; nothing shows it
 
 Without an argument all three run. Figures go to standard output; an unkept promise makes the exit code 1.
 """
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -47,7 +48,7 @@ from plafond.web.starts import new_text
 MEDIAN, LATE, LOAD = 0.3, 0.8, 1.5
 """Promised seconds: of the median and the 95th percentile of forecasts, and of the slowest view."""
 
-KILLS, KILLS_PER_JOB = 20, 4
+KILLS, KILLS_PER_PAIR = 20, 4
 JOBS, PICTURES = 200, 2000
 TINY_FLUX = Path(plafond.__file__).parent / "assets" / "tiny-flux"
 
@@ -202,11 +203,34 @@ def _seed(home: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- kills
 
 
+CEILING = 100
+"""MB of each of two jobs that share a virtual card of twice as many."""
+
+WORKER = f"""
+from plafond.jobs import worker
+shared = worker.Worker
+worker.Worker = lambda store, device, capacity: shared(store, device, lambda held: {2 * CEILING} * 2**20)
+worker.main()
+"""
+PAGE = f"""
+import subprocess, sys
+from plafond.jobs import worker
+def start(home, device):
+    command = [sys.executable, "-c", {WORKER!r}, str(home.path), device, "plafond.jobs.worker"]
+    with home.log(device).open("ab") as log:
+        return subprocess.Popen(command, cwd=home.path, stdout=log, stderr=log, start_new_session=True)
+worker.start_worker = start
+from plafond.cli import main
+main()
+"""
+"""A page whose workers share a virtual card."""
+
+
 def kill() -> bool:
-    """Kill page, worker, run or all of them at random moments of a job; its result must not show it."""
+    """Kill page, worker, runs or all of them at random moments of two jobs; their results must not show it."""
     from runs import assert_same_weights
 
-    print(f"{KILLS} kills of page, worker and run at random moments")
+    print(f"{KILLS} kills of page, worker and runs at random moments, two jobs at a time")
     dice = random.Random(os.environ.get("SEED", "0"))
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
@@ -216,22 +240,26 @@ def kill() -> bool:
         queue.start(store, calm)
         start_workers(store.home, store)
         _wait(store, calm.id)
-        killed = twice = 0
-        number = 0
+        killed = twice = together = 0
+        pairs = 0
         while killed < KILLS:
-            number += 1
-            entry = _job(store, home, f"hunted-{number}")
-            queue.start(store, entry)
-            killed += _hunt(store, home, entry.id, dice, min(KILLS_PER_JOB, KILLS - killed))
-            assert_same_weights(_lora(store, calm.id), _lora(store, entry.id))
-            twice += _overlaps(store, entry.id)
+            pairs += 1
+            pair = [_job(store, home, f"hunted-{pairs}-{side}", f"{CEILING}MB") for side in "ab"]
+            for entry in pair:
+                queue.start(store, entry)
+            killed += _hunt(store, home, [one.id for one in pair], dice, min(KILLS_PER_PAIR, KILLS - killed))
+            for entry in pair:
+                assert_same_weights(_lora(store, calm.id), _lora(store, entry.id))
+                twice += _overlaps(store, entry.id)
+            together += _side_by_side(store, *(entry.id for entry in pair))
         print(
-            f"  {killed} kills in {number} jobs: every job done, weights bit-equal, {twice} ran twice at a time"
+            f"  {killed} kills in {pairs} pairs of jobs, {together} of them side by side: every job done, weights"
+            f" bit-equal, {twice} ran twice at a time"
         )
-    return twice == 0
+    return twice == 0 and together > 0
 
 
-def _job(store: Store, home: Path, name: str) -> Any:
+def _job(store: Store, home: Path, name: str, vram: str | None = None) -> Any:
     text = f"""job: extension
 config:
   name: {name}
@@ -247,42 +275,45 @@ config:
         disable_sampling: true}}
       model: {{name_or_path: {TINY_FLUX}, arch: flux}}
 """
-    return queue.add(store, text, suffix=".yaml", folder=home, where=Where("cpu"))
+    return queue.add(store, text, suffix=".yaml", folder=home, where=Where("cpu", vram))
 
 
-def _hunt(store: Store, home: Path, number: int, dice: random.Random, most: int) -> int:
-    """Let a page keep the job alive, and kill what belongs to it until it is done or was killed `most` times."""
+def _hunt(store: Store, home: Path, numbers: list[int], dice: random.Random, most: int) -> int:
+    """Let a page keep jobs alive, and kill what belongs to them until they are done, at most `most` times."""
     killed = 0
     page = _page(home)
     try:
-        while store.job(number).state not in (DONE, FAILED):
+        while any(store.job(number).state not in (DONE, FAILED) for number in numbers):
             time.sleep(dice.uniform(0.3, 12.0))
-            if killed >= most or store.job(number).state not in (*ACTIVE, QUEUED):
+            if killed >= most or all(store.job(one).state not in (*ACTIVE, QUEUED) for one in numbers):
                 continue
-            prey = dice.choice(["page", "worker", "run", "all"])
+            prey = dice.choice(["page", "worker", "run", "runs", "all"])
             if prey in ("page", "all"):
                 page.kill()
                 page.wait()
-            for process in _processes(home, prey):
-                process.send_signal(signal.SIGKILL)
+            found = list(_processes(home, prey))
+            for process in dice.sample(found, 1) if prey == "run" and found else found:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
             if prey in ("page", "all"):
                 page = _page(home)
             killed += 1
     finally:
         page.kill()
         page.wait()
-    assert store.job(number).state == DONE, store.job(number).message
+    for number in numbers:
+        assert store.job(number).state == DONE, store.job(number).message
     return killed
 
 
 def _page(home: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "plafond", "ui", "--port", "0", "--home", str(home)]
+    command = [sys.executable, "-c", PAGE, "ui", "--port", "0", "--home", str(home)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _processes(home: Path, prey: str) -> Iterator[psutil.Process]:
-    modules = {"worker": ["plafond.jobs.worker"], "run": ["plafond.jobs.run"]}
-    wanted = modules.get(prey, ["plafond.jobs.worker", "plafond.jobs.run"] if prey == "all" else [])
+    worker, run = "plafond.jobs.worker", "plafond.jobs.run"
+    wanted = {"page": [], "worker": [worker], "run": [run], "runs": [run], "all": [worker, run]}[prey]
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
         if any(module in line for module in wanted) and any(str(home) in part for part in line):
@@ -302,12 +333,24 @@ def _lora(store: Store, number: int) -> Path:
 
 def _overlaps(store: Store, number: int) -> int:
     """How often a process of the job began while another was at work on it."""
-    lines = RunFiles(store.home.run(number)).history.read_text(encoding="utf-8").splitlines()
-    events = [json.loads(line) for line in lines]
+    events = _events(store, number)
     # a process that was killed wrote no end, and was gone when the next one got the lock
     ends = {event["pid"]: event["time"] for event in events if event["event"] == "end"}
     starts = [(event["time"], event["pid"]) for event in events if event["event"] == "start"]
     return sum(1 for (_, pid), (later, _) in pairwise(starts) if pid in ends and ends[pid] > later)
+
+
+def _events(store: Store, number: int) -> list[dict[str, Any]]:
+    lines = RunFiles(store.home.run(number)).history.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _side_by_side(store: Store, *numbers: int) -> bool:
+    """Whether the last attempts of two jobs, which came to their ends, ran at the same time for a while."""
+    (began, ended), (other_began, other_ended) = (
+        (events[-2]["time"], events[-1]["time"]) for events in (_events(store, number) for number in numbers)
+    )
+    return bool(began < other_ended and other_began < ended)
 
 
 if __name__ == "__main__":

@@ -236,15 +236,21 @@ def test_jobs_run_beside_each_other_where_their_ceilings_fit(
     shop.end("c")
     assert shop.running() == ["d"]
     shop.end("d")
-    # of two that are killed at once the first goes on first; they do so one at a time, since neither has got further
-    queued("f", "99MB")
+    # two that are killed stay in front in their order, and go on one at a time, since neither has got further
+    f = queued("f", "99MB")
     assert shop.running() == ["e", "f"]
-    shop.end("e", "f", killed=True)
-    assert [entry.name for entry in store.jobs(states=(QUEUED,))] == ["e", "f"]
+    shop.end("e", killed=True)
+    queued("x", "1MB")
+    shop.end("f", killed=True)
+    assert [entry.name for entry in store.jobs(states=(QUEUED,))] == ["e", "f", "x"]
     assert shop.running() == ["e"]
     shop.end("e")
     assert shop.running() == ["f"]
-    shop.end("f")
+    queue.stop(store, store.job(f.id))
+    shop.end("f", killed=True)
+    assert store.job(f.id).state == STOPPED
+    assert shop.running() == ["x"]
+    shop.end("x")
     # a ceiling above the card, one that the plan is forced past, and an experiment are alone; a job may try all
     queued("g", gpu="RTX 4090")
     queued("h", "1MB")

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -96,8 +97,7 @@ class Worker:
     def _settle_ended(self) -> bool:
         """Write down how attempts ended since the last look; whether any did."""
         ended = [attempt for attempt in self._attempts if self._is_over(attempt)]
-        # of several that were killed each goes to the front of the queue, so the first of them comes last
-        for attempt in reversed(ended):
+        for attempt in ended:
             self._attempts.remove(attempt)
             self._settle(attempt.entry, mine=attempt.process is not None)
         return bool(ended)
@@ -206,13 +206,23 @@ class Worker:
             self._close(entry, FAILED, message=message, fruitless=0, **end)
             return
         log.info("job %d: goes on", entry.id)
+        waiting = self.store.jobs(states=(QUEUED,), device=self.device)
         if not self.store.enqueue(entry.id, (RUNNING,), front=True, fruitless=fruitless, **end):
             self._close(entry, STOPPED, fruitless=0, **end)  # somebody asked for it meanwhile
+            return
+        # those that were killed, too, and had begun before this one, stay before it
+        for other in reversed(list(takewhile(lambda other: _had_begun(other, before=entry), waiting))):
+            self.store.enqueue(other.id, (QUEUED,), front=True)
 
     def _close(self, entry: Entry, state: str, **values: float | int | str | None) -> None:
         log.info("job %d: %s", entry.id, state)
         # the stop may have come while the job was ending by itself
         self.store.change(entry.id, ACTIVE, state=state, **values)
+
+
+def _had_begun(waiting: Entry, *, before: Entry) -> bool:
+    """Whether a job that waits was at work since it was queued, and began before another one did."""
+    return (waiting.queued or 0.0) < (waiting.started or 0.0) < (before.started or 0.0)
 
 
 def command(entry: Entry, job: Path) -> list[str]:
