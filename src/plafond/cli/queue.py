@@ -72,7 +72,8 @@ def add(
     vram: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="A ceiling, as 24GB; with --device cpu a virtual GPU of that size."
+            metavar="SIZE",
+            help="A ceiling, as 24GB, beside which others may run; with --device cpu a virtual GPU of that size.",
         ),
     ] = None,
     gpu: Annotated[
