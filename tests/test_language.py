@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from typer.testing import CliRunner
 
 import plafond
 from conftest import JobMaker
+from job_files import change, write
 from plafond.advice import regressions, sentences
 from plafond.advice.diagnose import diagnose
 from plafond.advice.experiment import AT_THE_LIMIT, Experiment, Trial, _conclusion
-from plafond.cli import app
+from plafond.cli import app, main
 from plafond.cli.gc_test import text as gc_test_text
 from plafond.data.buckets import Bucket
+from plafond.job.keys import SECTIONS
+from plafond.job.sentences import what
 from plafond.language import speech
 from plafond.language.said import ExactSize, Number, Percent, Said, Size
 from plafond.language.speech import speaker
@@ -26,12 +30,14 @@ from plafond.plan.words import NAMES, NO, place
 
 GIB = 2**30
 SOURCE = Path(plafond.__file__).parent
-FILES = [path for path in sorted(SOURCE.rglob("*.py")) if SOURCE / "web" not in path.parents]
+FILES = sorted(SOURCE.rglob("*.py"))
+MARKS = re.compile(r"from plafond\.language\.said import (\([^)]*|.*)\bN_|^class Said\b", re.MULTILINE)
+"""In a file that marks sentences which come as data; what the page itself says stands in a catalogue of its own."""
 
 
 def marked() -> set[str]:
-    """Everything that is marked outside of the page, which has a catalogue of its own."""
-    files = (path for path in FILES if "N_(" in path.read_text(encoding="utf-8"))
+    """Everything that is marked outside of the page's own words."""
+    files = (path for path in FILES if MARKS.search(path.read_text(encoding="utf-8")))
     return {
         str(message)
         for path in files
@@ -40,7 +46,13 @@ def marked() -> set[str]:
 
 
 def test_no_translation_is_missing_and_none_is_left_over() -> None:
-    wanted = marked() | {release.effect for release in regressions.releases()}
+    required = [
+        what(info)
+        for section in SECTIONS.values()
+        for info in section.model.model_fields.values()
+        if info.is_required()
+    ]
+    wanted = marked() | {release.effect for release in regressions.releases()} | {*required}
     assert speech.languages() == ("en", "fr")
     for name in speech.languages()[1:]:
         known = speech.catalogue(name)
@@ -77,7 +89,9 @@ def test_every_sentence_is_marked() -> None:
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)) if "Said(" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Said":
-                assert not list(unmarked(node.args[0])), f"{path}:{node.lineno}"
+                assert not [text for each in node.args[:1] for text in unmarked(each)], (
+                    f"{path}:{node.lineno}"
+                )
     known = marked()
     for name, value in vars(sentences).items():
         if name.isupper() and name != "N_":
@@ -101,6 +115,7 @@ def test_language_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert speech.choose(None) == "en"
     monkeypatch.setenv("LANG", "fr_CA.UTF-8")
+    monkeypatch.setenv("LC_CTYPE", "C.UTF-8")
     assert speech.choose(None) == "fr" and speech.choose("en") == "en"
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
     assert speech.choose(None) == "en"
@@ -149,6 +164,24 @@ def test_reports_in_french(make_job: JobMaker) -> None:
     differs = french("diff", job, other, *options, "1.8MB")
     assert differs.startswith("Seul train.batch_size: 4 → 2 a changé : entraînement ")
     assert " ; le pic est de " in differs
+
+
+def test_a_job_is_refused_in_french(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = write(tmp_path, change("steps: 2000", "steps: '{many}'").replace("lr: 1e-4", "lrr: 1e-4"))
+    monkeypatch.setattr(sys, "argv", ["plafond", "plan", str(job), "--lang", "fr"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.replace("\u00a0", " ") == (
+        f'plafond: {job}, ligne 19 : train.steps : il faut un nombre entier d’au moins 1, et non "{{many}}"\n'
+    )
+    checked = french("check", job, "--set", "train.steps=5")
+    assert (
+        f"attention {job}, ligne 20 : train.lrr : clé inconnue, ignorée ; vouliez-vous dire lr ?" in checked
+    )
+    assert "pas 5, lots de 1, gradient checkpointing activé" in checked
 
 
 def test_gc_test_in_french() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from plafond.web.fields import DATASET, PANELS, PICTURES, SAMPLE, TARGET, TRAINI
 from plafond.web.kinds import Control
 from plafond.web.places import OutsideError, Places, inside
 from plafond.web.starts import base_models, choose, chosen, defaults, new_text
+from plafond.web.words import words
 
 
 def write(path: Path, *steps: int) -> None:
@@ -109,6 +111,8 @@ def test_a_draft_takes_wrong_values_and_says_what_is_wrong() -> None:
     (rank,) = (field for field in TARGET.fields if field.key == "network.linear")
     lr.write(draft, "fast")
     assert draft.job is None and draft.problem is not None and draft.problem.key == "train.lr"
+    said = words("fr").said(draft.problem.placed).replace("\u00a0", " ")
+    assert re.fullmatch(r'ligne \d+ : train.lr : il faut un nombre supérieur à 0, et non "fast"', said)
     assert lr.read(draft) == "fast"
     # the other fields still work
     rank.write(draft, "8")

@@ -14,15 +14,19 @@ from plafond.web.fields import DATASET, PICTURES, PROMPT_FIELDS, every_field
 from plafond.web.words import LANGUAGES, language_for, words
 
 MARKS = {"N_", "t", "_t"}
+OTHERS_MARK = re.compile(r"from plafond\.language\.said import (\([^)]*|.*)\bN_")
+"""In files with this, N_ marks what comes as data: it stands in the other catalogue."""
 
 
 def sentences() -> Iterator[str]:
     """Everything that is marked for translation, and the help of every field."""
     for path in Path(plafond.web.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        marks = MARKS - {"N_"} if OTHERS_MARK.search(text) else MARKS
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                if name in MARKS and isinstance(node.args[0].value, str):
+                if name in marks and isinstance(node.args[0].value, str):
                     yield node.args[0].value
     for field in every_field():
         prefix = "datasets.0." if field in DATASET.fields else ""

@@ -15,15 +15,18 @@ The tree::
     └── Interrupted             exit code 130 the user stopped the run; its state is saved
 
 A message is one sentence that names the place (file, line, key), what was found and the nearest valid thing; it
-is shown to the user as it stands, without a traceback. Errors of other types are bugs and do show a traceback.
+is shown to the user in their language, without a traceback; logs and programs get it in English. Errors of other
+types are bugs and do show a traceback.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from plafond.language.said import N_, Said, SaidError, Value
 
-class PlafondError(Exception):
+
+class PlafondError(SaidError):
     """Base of all errors meant for the user. `exit_code` is what the command returns."""
 
     exit_code = 1
@@ -39,23 +42,38 @@ class JobError(PlafondError):
     """The job file cannot be run as written.
 
     Args:
-        message: what was found and what is expected, without the place.
+        text: what was found and what is expected, without the place.
         file: the job file.
         line: 1-based line in `file`, when one is to blame.
         key: dotted key as the user writes it, for instance ``train.batch_size``.
+        values: what stands in the sentence.
+
+    Attributes:
+        message: the sentence without the place.
     """
 
     exit_code = 2
 
     def __init__(
-        self, message: str, *, file: Path | None = None, line: int | None = None, key: str | None = None
+        self,
+        text: str | Said,
+        /,
+        *,
+        file: Path | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        **values: Value,
     ):
-        self.message, self.file, self.line, self.key = message, file, line, key
-        place = str(file) if file is not None else ""
+        self.message, self.file, self.line, self.key = Said.of(text, values), file, line, key
+        said = self.message if key is None else Said(BEHIND, {"place": key, "text": self.message})
+        place: Value | None = file
         if line is not None:
-            place += f", line {line}" if place else f"line {line}"
-        parts = [part for part in (place, key) if part]
-        super().__init__(": ".join([*parts, message]))
+            at = Said(N_("line {number}"), {"number": line})
+            place = at if file is None else Said(N_("{file}, {line}"), {"file": file, "line": at})
+        super().__init__(said if place is None else Said(BEHIND, {"place": place, "text": said}))
+
+
+BEHIND = N_("{place}: {text}")
 
 
 class DataError(PlafondError):

@@ -16,6 +16,7 @@ from plafond.cli.doctor import doctor
 from plafond.cli.fit import fit
 from plafond.cli.gc_test import gc_test
 from plafond.cli.gpus import gpus
+from plafond.cli.lang import spoken
 from plafond.cli.models import models
 from plafond.cli.plan import plan
 from plafond.cli.queue import queue
@@ -55,7 +56,7 @@ def main() -> None:
     try:
         app()
     except PlafondError as error:
-        sys.stderr.write(f"plafond: {error}\n")
+        sys.stderr.write(f"plafond: {spoken()(error.said)}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)

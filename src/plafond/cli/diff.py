@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import plafond
+from plafond.cli.lang import Lang, spoken
 
 
 def diff(
@@ -19,16 +20,15 @@ def diff(
     ] = None,
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help='Or a card, as "RTX 4090".')] = None,
     device: Annotated[str, typer.Option(help="auto or cuda: a GPU; cpu: a virtual GPU on the CPU.")] = "auto",
-    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show which settings differ between two jobs, and what each does to memory and time."""
-    from plafond.language.speech import choose, speaker
     from plafond.plan.compare import compare
     from plafond.plan.compare_report import as_json, text
     from plafond.plan.terminal import announced, ceiling_of, is_virtual, no_ceiling
 
-    speak = speaker(choose(lang))
+    speak = spoken()
     first, second = plafond.load_job(a), plafond.load_job(b)
     virtual = is_virtual(device)
     limited = vram is not None or gpu is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import plafond
+from plafond.cli.lang import Lang, spoken
 from plafond.errors import UsageError
 from plafond.training.run_folder import RunFolder, in_order_of_time
 
@@ -42,7 +43,7 @@ def doctor(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the job; repeatable."),
     ] = None,
-    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the diagnosis.")] = None,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read the log of a failed run: which phase died, why, how sure that is, and what to change first.
@@ -55,11 +56,10 @@ def doctor(
     from plafond.advice.report import as_json, text
     from plafond.advice.sentences import NOTHING_FAILED, WEAK_SAMPLES
     from plafond.language.said import Said
-    from plafond.language.speech import choose, speaker
 
     if device not in ("auto", "cuda", "cpu"):
         raise UsageError(f"--device {device}: expected auto, cuda or cpu")
-    speak = speaker(choose(lang))
+    speak = spoken()
     loaded = None if job is None else plafond.load_job(job, overrides=set_ or ())
     data = _read(log, loaded)
     found = diagnose(data)

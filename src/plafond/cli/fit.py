@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import plafond
+from plafond.cli.lang import Lang, spoken
 
 
 def fit(
@@ -37,16 +38,15 @@ def fit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting first; repeatable."),
     ] = None,
-    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Change as little as possible so that the job fits, and write it; exit code 3 when nothing allowed is enough."""
-    from plafond.language.speech import choose, speaker
     from plafond.plan.fit import fit as find
     from plafond.plan.fit import write
     from plafond.plan.fit_report import as_json, text
 
-    speak = speaker(choose(lang))
+    speak = spoken()
     loaded = plafond.load_job(job, overrides=set_ or ())
     fitted = find(
         loaded,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plafond.cli.lang import Lang, spoken
 from plafond.language.said import N_, ExactSize, Number, Said, Speak, Value
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def gc_test(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting for all of them; repeatable."),
     ] = None,
-    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a few steps with checkpointing on, auto and off, everything else the same, and recommend one.
@@ -35,10 +36,9 @@ def gc_test(
     The job file is not changed, and the runs stand in a folder of their own.
     """
     from plafond.advice.experiment import experiment
-    from plafond.language.speech import choose, speaker
     from plafond.memory.expandable import set_up
 
-    speak = speaker(choose(lang))
+    speak = spoken()
     set_up()
     from plafond.training.start import choose_device
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import plafond
+from plafond.cli.lang import Lang, spoken
 from plafond.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,11 +40,10 @@ def plan(
         typer.Option("--as", metavar="ai-toolkit", help="Show beside it what AI Toolkit's run would take."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Unknown keys are errors.")] = False,
-    lang: Annotated[str | None, typer.Option(metavar="en|fr", help="Language of the report.")] = None,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what VRAM each phase will take and whether it fits; exit code 3 when it does not."""
-    from plafond.language.speech import choose, speaker
     from plafond.plan import frontier as front
     from plafond.plan.ai_toolkit import AiToolkit
     from plafond.plan.forecast import Forecaster
@@ -54,7 +54,7 @@ def plan(
 
     if as_ not in (None, "ai-toolkit"):
         raise UsageError(f"--as {as_}: expected ai-toolkit")
-    speak = speaker(choose(lang))
+    speak = spoken()
     loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
     virtual = is_virtual(device)
     ceiling = ceiling_of(vram, gpu, virtual=virtual)
@@ -65,7 +65,7 @@ def plan(
             help_ = () if found.verdict == "fits" else remedies(found)
             line = front.frontier_of(forecaster, found) if frontier else None
             theirs = AiToolkit(process, ceiling, virtual=virtual, step=step).plan() if as_ else None
-        warnings: list[Value] = [*loaded.warnings, *notes_of(found)]
+        warnings: list[Value] = [*loaded.remarks, *notes_of(found)]
         if json_:
             answer = as_json(loaded, found, help_, warnings, speak)
             answer |= {"frontier": front.as_json(line)} if line else {}

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import plafond
+from plafond.cli.lang import Lang, spoken
 from plafond.errors import DeviceMemoryError
+from plafond.language.said import N_, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +46,16 @@ def train(
         bool, typer.Option("--fresh", help="Start anew; an earlier run is set aside, not deleted.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Unknown keys are errors.")] = False,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
     """Train; starting the same job again continues it exactly where it stopped."""
+    speak = spoken()
     loaded = [plafond.load_job(path, name=name, overrides=set_ or (), strict=strict) for path in jobs]
     for job in loaded:
-        for warning in job.warnings:
-            typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
+        for warning in job.remarks:
+            said = speak(Said(N_("warning: {text}"), {"text": warning}))
+            typer.secho(said, err=True, fg=typer.colors.YELLOW)
     results: list[Result] = []
     for job in loaded:
         for result in _run(job, device=device, fresh=fresh, vram=vram, gpu=gpu, force=force):
@@ -75,7 +80,6 @@ def _run(
     set_up()
     from torch import OutOfMemoryError
 
-    from plafond.language.speech import choose, speaker
     from plafond.plan.before import budgets_of
     from plafond.training.start import choose_device, run_each
 
@@ -87,7 +91,7 @@ def _run(
         gpu=gpu,
         force=force,
         say=lambda text: typer.echo(text, err=True),
-        speak=speaker(choose(None)),
+        speak=spoken(),
     )
     try:
         yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets)

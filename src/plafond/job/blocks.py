@@ -15,8 +15,10 @@ from typing import Any
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from plafond.job.document import DocumentError, KeyPath
-from plafond.job.editing import EditError, Editor
+from plafond.job.editing import MISSING, EditError, Editor
+from plafond.job.source import dotted
 from plafond.job.text import parse
+from plafond.language.said import N_
 
 
 def put(text: str, path: KeyPath, value: Any, *, suffix: str = ".yaml") -> str:
@@ -70,11 +72,12 @@ def _get(owner: Any, key: str | int) -> Any:
 
 def _checked(before: str, after: str, path: KeyPath, change: Callable[[Any], None], suffix: str) -> str:
     """The new text, if it differs from the old one in what `change` does to the owner at `path` and nothing else."""
-    where = ".".join(map(str, path[3:] or path))
     try:
         wanted, found = (parse(text, Path(f"job{suffix}"), _Kept()).data for text in (before, after))
     except DocumentError as error:
-        raise EditError(f"{where} cannot be changed by a program as the file is written") from error
+        raise EditError(
+            N_("{key} cannot be changed by a program as the file is written"), key=dotted(path)
+        ) from error
     wanted = owner = deepcopy(wanted)
     for part, following in zip(path, (*path[1:], ""), strict=True):
         if isinstance(owner, dict) and owner.get(part) is None:
@@ -82,7 +85,9 @@ def _checked(before: str, after: str, path: KeyPath, change: Callable[[Any], Non
         owner = owner[part]
     change(owner)
     if wanted != found:
-        raise EditError(f"{where} cannot be changed by a program without touching other settings")
+        raise EditError(
+            N_("{key} cannot be changed by a program without touching other settings"), key=dotted(path)
+        )
     return after
 
 
@@ -110,7 +115,7 @@ class _Pieces(Editor):
         node = self.find(path)
         if not isinstance(node, SequenceNode):
             if node is not None and not _is_null(node):
-                raise EditError(f"{'.'.join(map(str, path[3:]))} is not a list in the file")
+                raise EditError(N_("{key} is not a list in the file"), key=dotted(path))
             return self.put(path, [value])
         if not node.value:
             return self.put(path, [value])
@@ -123,7 +128,7 @@ class _Pieces(Editor):
         """The text without one item of a list."""
         node = self.find(path)
         if not isinstance(node, SequenceNode) or not 0 <= index < len(node.value):
-            raise EditError(f"the file has no {'.'.join(map(str, (*path[3:], index)))}")
+            raise EditError(MISSING, key=dotted((*path, index)))
         item = node.value[index]
         if node.flow_style:
             first, last = item.start_mark.index, item.end_mark.index

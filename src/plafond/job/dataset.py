@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from plafond.job.section import Colour, Flag, Input, Resolutions, Section, TextOrTexts, one_name
+from plafond.language.said import N_
 
 _CONTROL = Input(
     schema={"type": "string"}, description="One more folder of control images.", into="control_path"
@@ -29,7 +30,9 @@ class DatasetConfig(Section):
     }
 
     folder_path: str = Field(description="Folder of pictures or clips, read with its subfolders.")
-    type: Annotated[str, one_name("a dataset type", "image")] = Field("image", description="Kind of dataset.")
+    type: Annotated[str, one_name(N_("a dataset type"), "image")] = Field(
+        "image", description="Kind of dataset."
+    )
     resolution: Resolutions = Field(
         (512,), description="Side of the square whose area pictures are scaled to; a list trains every size."
     )

@@ -28,6 +28,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from plafond.job.scalars import Scalar, resolve_scalar
+from plafond.language.said import N_, Said, SaidError, Value
 
 KeyPath = tuple[str | int, ...]
 
@@ -37,14 +38,16 @@ _MERGE = "<<"
 # A file with aliases of aliases can ask for more values than there is memory.
 MAX_VALUES = 100_000
 MAX_DEPTH = 60
+TOO_DEEP = N_("nested more than {most} levels deep")
+TWICE = N_("written twice, first on line {first}")
 
 
-class DocumentError(Exception):
-    """The text cannot be read; the message is for the user, the file and key are not known here."""
+class DocumentError(SaidError):
+    """The text cannot be read; the sentence is for the user, the file and key are not known here."""
 
-    def __init__(self, message: str, line: int | None = None, path: KeyPath = ()):
-        super().__init__(message)
-        self.message, self.line, self.path = message, line, path
+    def __init__(self, text: str | Said, line: int | None = None, path: KeyPath = (), /, **values: Value):
+        super().__init__(text, **values)
+        self.line, self.path = line, path
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,11 @@ def read_yaml(text: str) -> Document:
         raise _syntax_error(error, builder.long_quote) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise DocumentError(f"the character {chr(error.character)!a} is not allowed in YAML", line) from None
+        found = f"{chr(error.character)!a}"
+        raise DocumentError(N_("the character {found} is not allowed in YAML"), line, found=found) from None
     except (OverflowError, ValueError):
         # The parser passes the code of an escape such as "\UFFFFFFFF" on to Python without looking at it.
-        raise DocumentError("a character code after a backslash is out of range") from None
+        raise DocumentError(N_("a character code after a backslash is out of range")) from None
     return flatten(root)
 
 
@@ -114,7 +118,7 @@ class _Builder:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise DocumentError('a second document starts here; remove the "---"', _line(event))
+                    raise DocumentError(N_('a second document starts here; remove the "---"'), _line(event))
             elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
                 open_nodes.pop()
                 keys.pop()
@@ -134,7 +138,7 @@ class _Builder:
                     open_nodes.append(node)
                     keys.append(None)
                     if len(open_nodes) > MAX_DEPTH:
-                        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", node.line)
+                        raise DocumentError(TOO_DEEP, node.line, most=MAX_DEPTH)
             elif isinstance(event, StreamEndEvent):
                 break
         return root
@@ -143,7 +147,9 @@ class _Builder:
         line = _line(event)
         if isinstance(event, AliasEvent):
             if event.anchor not in self.anchors:
-                raise DocumentError(f"*{event.anchor} has no anchor &{event.anchor} above it", line)
+                raise DocumentError(
+                    N_("*{name} has no anchor &{name} above it"), line, name=str(event.anchor)
+                )
             return self.anchors[event.anchor]
         if isinstance(event, ScalarEvent):
             last = int(event.end_mark.line) + 1
@@ -171,9 +177,9 @@ class _Flattener:
     def value(self, node: Node, path: KeyPath) -> Any:
         self.count += 1
         if self.count > MAX_VALUES:
-            raise DocumentError(f"more than {MAX_VALUES} values", node.line)
+            raise DocumentError(N_("more than {most} values"), node.line, most=MAX_VALUES)
         if len(path) > MAX_DEPTH:
-            raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", node.line)
+            raise DocumentError(TOO_DEEP, node.line, most=MAX_DEPTH)
         if node.entries is not None:
             return self._mapping(node.entries, path)
         if node.items is not None:
@@ -191,7 +197,7 @@ class _Flattener:
             if key == _MERGE:
                 continue
             if key in first_lines:
-                raise DocumentError(f"written twice, first on line {first_lines[key]}", line, (*path, key))
+                raise DocumentError(TWICE, line, (*path, key), first=first_lines[key])
             first_lines[key] = self.lines[(*path, key)] = line
             result[key] = self.value(node, (*path, key))
         for key, line, node in entries:
@@ -202,9 +208,9 @@ class _Flattener:
     def _merge(self, node: Node, line: int, path: KeyPath, result: dict[str, Any]) -> None:
         for source in node.items if node.items is not None else [node]:
             if source.entries is None:
-                raise DocumentError("expected a mapping after <<", line)
+                raise DocumentError(N_("expected a mapping after <<"), line)
             if len(path) > MAX_DEPTH:
-                raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", line)
+                raise DocumentError(TOO_DEEP, line, most=MAX_DEPTH)
             inner = _Flattener()
             inner.count = self.count
             for key, value in inner._mapping(source.entries, path).items():
@@ -224,7 +230,7 @@ def _key(event: Event, node: Node) -> str:
         return str(event.value)
     if isinstance(event, AliasEvent) and isinstance(node.value, str):
         return node.value
-    raise DocumentError("expected a word as a key, found a list or mapping", node.line)
+    raise DocumentError(N_("expected a word as a key, found a list or mapping"), node.line)
 
 
 def _scalar(event: ScalarEvent, line: int) -> Scalar:
@@ -244,12 +250,15 @@ def _scalar(event: ScalarEvent, line: int) -> Scalar:
     if tag not in kinds:
         raise _bad_tag(tag, line)
     if not isinstance(value, kinds[tag]):
-        raise DocumentError(f'"{text}" does not fit its tag {tag.replace(_TAG, "!!")}', line)
+        raise DocumentError(
+            N_('"{text}" does not fit its tag {tag}'), line, text=text, tag=tag.replace(_TAG, "!!")
+        )
     return value
 
 
 def _bad_tag(tag: str, line: int) -> DocumentError:
-    return DocumentError(f"the tag {tag.replace(_TAG, '!!')} is not supported; remove it", line)
+    tag = tag.replace(_TAG, "!!")
+    return DocumentError(N_("the tag {tag} is not supported; remove it"), line, tag=tag)
 
 
 def whole_characters(text: str, line: int) -> str:
@@ -257,7 +266,7 @@ def whole_characters(text: str, line: int) -> str:
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise DocumentError("a text holds half of a character", line) from None
+        raise DocumentError(N_("a text holds half of a character"), line) from None
 
 
 def _syntax_error(error: MarkedYAMLError, long_quote: tuple[int, int] | None) -> DocumentError:
@@ -269,25 +278,25 @@ def _syntax_error(error: MarkedYAMLError, long_quote: tuple[int, int] | None) ->
     begin = line if error.context_mark is None else int(error.context_mark.line) + 1
     if "quoted scalar" in context and ("end of stream" in problem or "document separator" in problem):
         # The parser notices at the end of the file; the quote to blame is where it began.
-        return DocumentError("the quote that opens here is never closed", begin)
+        return DocumentError(N_("the quote that opens here is never closed"), begin)
     if long_quote is not None and line == long_quote[1]:
         # The text ran on to the next quote, which was meant to open another one.
-        return DocumentError("the quote that opens here is not closed on its line", long_quote[0])
+        return DocumentError(N_("the quote that opens here is not closed on its line"), long_quote[0])
     if "'\\t'" in problem or "tab" in problem:
-        return DocumentError("a tab is used for indentation; YAML allows only spaces", line)
+        return DocumentError(N_("a tab is used for indentation; YAML allows only spaces"), line)
     if "mapping values are not allowed" in problem:
-        return DocumentError('a ":" is not allowed here; check the indentation, or quote the text', line)
+        return DocumentError(N_('a ":" is not allowed here; check the indentation, or quote the text'), line)
     if "expected <block end>" in problem:
-        return DocumentError("the indentation does not match the lines above", line)
+        return DocumentError(N_("the indentation does not match the lines above"), line)
     if context.startswith("while parsing a flow") and "expected ','" in problem:
-        return DocumentError("the bracket that opens here is not closed, or a comma is missing", begin)
+        return DocumentError(N_("the bracket that opens here is not closed, or a comma is missing"), begin)
     if found := re.fullmatch(r"found unknown escape character '(.)'", problem):
         # Mostly a Windows path.
-        return DocumentError(
-            f'"\\{found[1]}" means nothing in double quotes; use single quotes, or "/" in paths', line
-        )
+        sentence = N_('"\\{mark}" means nothing in double quotes; use single quotes, or "/" in paths')
+        return DocumentError(sentence, line, mark=found[1])
     if found := re.fullmatch(r"found character '(.)' that cannot start any token", problem):
-        return DocumentError(f'an unquoted text cannot begin with "{found[1]}"; put it in quotes', line)
+        sentence = N_('an unquoted text cannot begin with "{mark}"; put it in quotes')
+        return DocumentError(sentence, line, mark=found[1])
     if "could not find expected ':'" in problem:
-        return DocumentError('expected a key followed by ":"', line)
-    return DocumentError(f"not valid YAML: {' '.join(problem.split())}", line)
+        return DocumentError(N_('expected a key followed by ":"'), line)
+    return DocumentError(N_("not valid YAML: {problem}"), line, problem=" ".join(problem.split()))

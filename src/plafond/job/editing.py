@@ -21,14 +21,17 @@ from plafond.job.document import KeyPath
 from plafond.job.json_text import without_comments
 from plafond.job.keys import SECTIONS
 from plafond.job.scalars import resolve_scalar
+from plafond.job.source import dotted
+from plafond.language.said import N_, SaidError
 
+MISSING = N_("the file has no {key}")
 _PLAIN = re.compile(r"[A-Za-z][\w ./+-]*(?<! )")
 _PROPERTY = re.compile(r"[&!][^\s,\[\]{}]*[ \t]+")
 _ALIAS = re.compile(r"[ \t]*:[ \t]+(\*[^\s,\[\]{}]+)")
 _STRING_OR_TAB = re.compile(r'("(?:[^"\\\n]|\\.)*")|\t')
 
 
-class EditError(Exception):
+class EditError(SaidError):
     """The text does not let itself be changed in this place; the message says why."""
 
 
@@ -105,7 +108,7 @@ class Editor:
         try:
             root: Node = yaml.compose(StringIO(text))
         except (MarkedYAMLError, ReaderError) as error:
-            raise EditError("the file cannot be changed by a program as it is written") from error
+            raise EditError(N_("the file cannot be changed by a program as it is written")) from error
         return root
 
     def find(self, path: KeyPath) -> Node | None:
@@ -124,7 +127,7 @@ class Editor:
         assert node is not None
         rest = path[known:]
         if any(isinstance(part, int) for part in rest):
-            raise EditError(f"the file has no {'.'.join(map(str, path[3:]))}")
+            raise EditError(MISSING, key=dotted(path))
         if not rest:
             return self._replace(path, node, value)
         for part in reversed(rest[1:]):
@@ -132,7 +135,7 @@ class Editor:
         if _is_null(node):  # "plafond:" with nothing after it
             return self.set(path[:known], {rest[0]: value})
         if not isinstance(node, MappingNode):
-            raise EditError(f"{'.'.join(map(str, path[3:known]))} is not a mapping in the file")
+            raise EditError(N_("{key} is not a mapping in the file"), key=dotted(path[:known]))
         return self._insert(node, str(rest[0]), value)
 
     def _replace(self, path: KeyPath, node: Node, value: Any) -> str:
@@ -148,9 +151,9 @@ class Editor:
         if isinstance(node, SequenceNode) and not node.flow_style:
             return self._relist(node, value)
         if isinstance(node, MappingNode) and not node.flow_style:
-            raise EditError(f"{'.'.join(map(str, path[3:]))} is a mapping in the file")
+            raise EditError(N_("{key} is a mapping in the file"), key=dotted(path))
         if isinstance(node, ScalarNode) and node.style in ("|", ">"):
-            raise EditError(f"{'.'.join(map(str, path[3:]))} is a text of several lines in the file")
+            raise EditError(N_("{key} is a text of several lines in the file"), key=dotted(path))
         if properties := _PROPERTY.match(self.text, start):
             start = properties.end()
         return self._splice(start, stop, self._inline(value))
@@ -172,7 +175,9 @@ class Editor:
         plain = len(items) == len(node.value) and not any(isinstance(item, (list, dict)) for item in wanted)
         plain &= not self._indent(node).strip()
         if not plain or not wanted or [item for item in items if item in wanted] != kept:
-            raise EditError("a list that stands on several lines can only lose items and be given new ones")
+            raise EditError(
+                N_("a list that stands on several lines can only lose items and be given new ones")
+            )
         lines = self.text.splitlines(keepends=True)
         at = {item: found.start_mark.line for item, found in zip(items, node.value, strict=True)}
         before = min(at.values()) - 1

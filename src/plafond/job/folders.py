@@ -9,7 +9,8 @@ from plafond.errors import PlafondError
 from plafond.job.document import KeyPath
 from plafond.job.schema import Job, ProcessConfig
 from plafond.job.source import Source
-from plafond.job.wording import entries, exists, expanded, nearest
+from plafond.job.wording import entries, exists, expanded, hinted, nearest
+from plafond.language.said import N_, Said
 
 
 def missing_folders(job: Job) -> list[PlafondError]:
@@ -23,9 +24,8 @@ def missing_folders(job: Job) -> list[PlafondError]:
             if written in named or exists(place):
                 continue
             named.add(written)
-            noun = "folder" if is_folder else "image"
-            found = f"no such {noun}: {written}{_near(place)}"
-            errors.append(source.error(path, found))
+            text = N_("no such folder: {path}") if is_folder else N_("no such image: {path}")
+            errors.append(source.error(path, hinted(Said(text, {"path": written}), _near(place))))
     return errors
 
 
@@ -60,9 +60,9 @@ def _is_list(path: KeyPath, source: Source) -> bool:
     return (*path, 0) in source.lines
 
 
-def _near(place: Path) -> str:
+def _near(place: Path) -> Path | None:
     """Suggest an existing neighbour of the first part of the path that does not exist."""
     while not exists(place.parent) and place.parent != place.parent.parent:
         place = place.parent
     near = nearest(place.name, [entry.name for entry in entries(place.parent)])
-    return f"; did you mean {place.parent / near}?" if near else ""
+    return place.parent / near if near else None

@@ -8,6 +8,9 @@ from plafond.job.dataset import DatasetConfig
 from plafond.job.document import KeyPath
 from plafond.job.schema import ProcessConfig
 from plafond.job.source import Source
+from plafond.language.said import N_
+
+ONLY_PICTURES = N_("{arch} takes pictures only")
 
 
 def warn_of_frames(process: ProcessConfig, path: KeyPath, source: Source) -> None:
@@ -29,19 +32,24 @@ def warn_of_frames(process: ProcessConfig, path: KeyPath, source: Source) -> Non
         taken = family.frames(count)
         if taken == count:
             continue
-        said = "pictures only" if only_pictures else f"{taken} frames instead of {count}"
-        source.warn((*place, "num_frames"), f"{arch} takes {said}")
+        said = ONLY_PICTURES if only_pictures else N_("{arch} takes {taken} frames instead of {count}")
+        source.warn((*place, "num_frames"), said, arch=arch, taken=taken, count=count)
     for index, data in enumerate(process.datasets):
         if data.auto_frame_count and only_pictures:
-            source.warn((*path, "datasets", index, "auto_frame_count"), f"{arch} takes pictures only")
+            source.warn((*path, "datasets", index, "auto_frame_count"), ONLY_PICTURES, arch=arch)
         if data.do_i2v and not family.opens:
-            source.warn((*path, "datasets", index, "do_i2v"), f"{arch} is not given first frames")
+            no_first = N_("{arch} is not given first frames")
+            source.warn((*path, "datasets", index, "do_i2v"), no_first, arch=arch)
     if not process.train.disable_sampling and _needs_first(family):
         bare = [index for index, item in enumerate(process.sample.samples) if not item.control_images]
         if bare:
             place = (*path, "sample", "samples", bare[0], "ctrl_img")
-            more = f" ({len(bare)} previews have none)" if len(bare) > 1 else ""
-            source.warn(place, f"{arch} draws clips from a first frame; without one it is grey{more}")
+            grey = N_("{arch} draws clips from a first frame; without one it is grey")
+            if len(bare) > 1:
+                grey = N_(
+                    "{arch} draws clips from a first frame; without one it is grey ({count} previews have none)"
+                )
+            source.warn(place, grey, arch=arch, count=len(bare))
 
 
 def _needs_first(family: Family) -> bool:

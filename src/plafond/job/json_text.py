@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from plafond.job.document import MAX_DEPTH, Document, DocumentError, Node, flatten, whole_characters
+from plafond.job.document import MAX_DEPTH, TOO_DEEP, Document, DocumentError, Node, flatten, whole_characters
+from plafond.language.said import N_
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -29,7 +30,7 @@ def read_json(text: str, *, comments: bool = False) -> Document:
         raise _syntax_error(error, text, comments=comments) from None
     except (RecursionError, ValueError):
         # Other ValueErrors come from numbers with thousands of digits.
-        raise DocumentError("a number is too long, or the brackets are nested too deep") from None
+        raise DocumentError(N_("a number is too long, or the brackets are nested too deep")) from None
     tokens = [(match.group(), match.start()) for match in _TOKEN.finditer(text)]
     return flatten(_node(_with_lines(tokens, text), 0))
 
@@ -46,10 +47,11 @@ def without_comments(text: str) -> str:
 def _syntax_error(error: json.JSONDecodeError, text: str, *, comments: bool) -> DocumentError:
     rest = text[error.pos :].lstrip()
     if not comments and rest.startswith(("//", "/*")):
-        return DocumentError("comments are not allowed in .json; name the file .jsonc", error.lineno)
+        return DocumentError(N_("comments are not allowed in .json; name the file .jsonc"), error.lineno)
     if error.msg == "Invalid control character at" or error.msg.startswith("Unterminated string"):
-        return DocumentError("the quote that opens on this line is never closed", error.lineno)
-    return DocumentError(f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]}", error.lineno)
+        return DocumentError(N_("the quote that opens on this line is never closed"), error.lineno)
+    problem = f"{error.msg[0].lower()}{error.msg[1:]}"
+    return DocumentError(N_("not valid JSON: {problem}"), error.lineno, problem=problem)
 
 
 def _with_lines(tokens: list[tuple[str, int]], text: str) -> Iterator[tuple[str, int]]:
@@ -67,7 +69,7 @@ def _node(tokens: Iterator[tuple[str, int]], depth: int) -> Node:
 def _node_from(token: str, line: int, tokens: Iterator[tuple[str, int]], depth: int) -> Node:
     """Build a node; the text is known to be valid, so the shape needs no checks."""
     if depth > MAX_DEPTH:
-        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", line)
+        raise DocumentError(TOO_DEEP, line, most=MAX_DEPTH)
     if token == "{":
         node = Node(line, entries=[])
         for key, key_line in tokens:

@@ -18,9 +18,13 @@ from plafond.job.schema import PlafondConfig, ProcessConfig
 from plafond.job.section import Section
 from plafond.job.source import Source
 from plafond.job.train import EmaConfig, TrainConfig
-from plafond.job.wording import nearest
+from plafond.job.wording import hinted, nearest
+from plafond.language.said import N_, Said, Value
 
-NOT_USED = "known to AI Toolkit, not used by plafond"
+NOT_USED = N_("known to AI Toolkit, not used by plafond")
+NOT_USED_BECAUSE = N_("known to AI Toolkit, not used by plafond; {why}")
+UNKNOWN = N_("unknown key")
+UNKNOWN_IGNORED = N_("unknown key, ignored")
 
 # Words that read alike across sections are only offered when they are nearly the same.
 _FAR_CUTOFF = 0.85
@@ -81,29 +85,31 @@ def take_keys(
             known = keys.known[key]
             idle = known.switch is not None and not raw.get(known.switch)
             if value is not None and value != known.default and not idle:
-                source.warn((*path, key), f"{NOT_USED}; {known.why}" if known.why else NOT_USED)
+                unused = Said(NOT_USED_BECAUSE, {"why": Said(known.why)}) if known.why else NOT_USED
+                source.warn((*path, key), unused)
         elif strict:
-            source.problem((*path, key), "unknown key" + suggestion(key, section))
+            source.problem((*path, key), suggesting(Said(UNKNOWN), key, section))
         else:
-            source.warn((*path, key), "unknown key, ignored" + suggestion(key, section))
+            source.warn((*path, key), suggesting(Said(UNKNOWN_IGNORED), key, section))
     return taken
 
 
-def suggestion(key: str, section: str) -> str:
+def suggesting(unknown: Said, key: str, section: str) -> Said:
     """End a sentence about an unknown key with where it belongs or how it is spelt."""
     for other, keys in SECTIONS.items():
         if other != section and key in keys.all():
-            return (
-                f"; {key} belongs under {other}" if other else f"; {key} belongs one level up, beside train"
-            )
+            values: dict[str, Value] = {"text": unknown, "key": key, "section": other}
+            if other:
+                return Said(N_("{text}; {key} belongs under {section}"), values)
+            return Said(N_("{text}; {key} belongs one level up, beside train"), values)
     near = nearest(key, SECTIONS[section].all())
     if near:
-        return f"; did you mean {near}?"
+        return hinted(unknown, near)
     homes = sections_of_keys()
     near = nearest(key, homes, cutoff=_FAR_CUTOFF)
-    if near is None:
-        return ""
-    return f"; did you mean {homes[near]}.{near}?" if homes[near] else f"; did you mean {near}, beside train?"
+    if near is None or homes[near]:
+        return hinted(unknown, near and f"{homes[near]}.{near}")
+    return Said(N_("{text}; did you mean {name}, beside train?"), {"text": unknown, "name": near})
 
 
 def sections_of_keys() -> dict[str, str]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plafond.language.said import N_
+
 
 @dataclass(frozen=True)
 class Known:
@@ -17,7 +19,7 @@ class Known:
 
     Args:
         default: AI Toolkit's default, which asks for nothing.
-        why: why it is not used, or what to use instead.
+        why: why it is not used, or what to use instead; marked for translation.
         switch: the key of the same section that turns this one on in AI Toolkit.
     """
 
@@ -35,9 +37,9 @@ def _none(*names: str) -> dict[str, Known]:
 
 
 PROCESS: Mapping[str, Known] = {
-    "sqlite_db_path": Known("./aitk_db.db", "runs are recorded in their own folder"),
-    "performance_log_every": Known(0, "every step's time is in metrics.jsonl"),
-    "log_dir": Known(None, "the loss of every step is in metrics.jsonl"),
+    "sqlite_db_path": Known("./aitk_db.db", N_("runs are recorded in their own folder")),
+    "performance_log_every": Known(0, N_("every step's time is in metrics.jsonl")),
+    "log_dir": Known(None, N_("the loss of every step is in metrics.jsonl")),
     "do_lorm": Known(False),
     "lorm_extract_mode": Known("ratio", switch="do_lorm"),
     "lorm_extract_mode_param": Known(0.25, switch="do_lorm"),
@@ -49,7 +51,7 @@ NETWORK: Mapping[str, Known] = {
     "old_lokr_format": Known(False),
     "split_multistage_loras": Known(True),
     "all_layers": Known(False),
-    "layer_offloading": Known(False, "use model.layer_offloading"),
+    "layer_offloading": Known(False, N_("use model.layer_offloading")),
     "lorm": Known(None),
 }
 
@@ -63,17 +65,17 @@ NETWORK_KWARGS: Mapping[str, Known] = {
 }
 
 SAVE: Mapping[str, Known] = {
-    "push_to_hub": Known(False, "upload the saved file yourself"),
+    "push_to_hub": Known(False, N_("upload the saved file yourself")),
     "hf_repo_id": Known(None, switch="push_to_hub"),
     "hf_private": Known(False, switch="push_to_hub"),
 }
 
 LOGGING: Mapping[str, Known] = {
     "verbose": Known(False),
-    "use_wandb": Known(False, "the loss of every step is in metrics.jsonl"),
+    "use_wandb": Known(False, N_("the loss of every step is in metrics.jsonl")),
     "project_name": Known("ai-toolkit", switch="use_wandb"),
     "run_name": Known(None, switch="use_wandb"),
-    "use_ui_logger": Known(False, "the loss of every step is in metrics.jsonl"),
+    "use_ui_logger": Known(False, N_("the loss of every step is in metrics.jsonl")),
 }
 
 SAMPLE: Mapping[str, Known] = {
@@ -87,13 +89,13 @@ SAMPLE: Mapping[str, Known] = {
 SAMPLE_ITEM: Mapping[str, Known] = {"do_cfg_norm": Known(False)}
 
 DATASET: Mapping[str, Known] = {
-    "bucket_tolerance": Known(64, "the model's own grid is used, as AI Toolkit does"),
+    "bucket_tolerance": Known(64, N_("the model's own grid is used, as AI Toolkit does")),
     "augments": Known([]),
     "augmentations": Known(None),
     "replay_transforms": Known(True),
     "cache_latents_num_workers": Known(None),
     "num_controls_from_same_folder": Known(1),
-    "controls": Known([], "make the control images first and give their folder as control_path"),
+    "controls": Known([], N_("make the control images first and give their folder as control_path")),
     "guidance_type": Known("targeted"),
     "extra_values": Known([]),
     "diff_output_preservation_class": Known("", switch="diff_output_preservation"),
@@ -110,17 +112,17 @@ DATASET: Mapping[str, Known] = {
 EMA: Mapping[str, Known] = {"use_feedback": Known(False), "param_multiplier": Known(1)}
 
 TRAIN: Mapping[str, Known] = {
-    "text_encoder_lr": Known(None, "lr is used for everything that is trained"),
-    "refiner_lr": Known(None, "lr is used for everything that is trained"),
-    "embedding_lr": Known(None, "lr is used for everything that is trained"),
-    "adapter_lr": Known(None, "lr is used for everything that is trained"),
+    "text_encoder_lr": Known(None, N_("lr is used for everything that is trained")),
+    "refiner_lr": Known(None, N_("lr is used for everything that is trained")),
+    "embedding_lr": Known(None, N_("lr is used for everything that is trained")),
+    "adapter_lr": Known(None, N_("lr is used for everything that is trained")),
     "train_refiner": Known(True),
     "next_sample_timesteps": Known(8),
     "content_or_style_reg": Known("balanced"),
     "num_train_timesteps": Known(1000),
     "loss_target": Known("noise"),
-    "xformers": Known(False, "use attention_backend"),
-    "sdp": Known(False, "use attention_backend"),
+    "xformers": Known(False, N_("use attention_backend")),
+    "sdp": Known(False, N_("use attention_backend")),
     "audio_loss_multiplier": Known(1),
     "validation_config": Known(None),
     "guidance_loss_target": Known(3.0, switch="do_guidance_loss"),
@@ -173,14 +175,14 @@ TRAIN: Mapping[str, Known] = {
 }
 
 MODEL: Mapping[str, Known] = {
-    "dtype": Known(None, "train.dtype is used"),
+    "dtype": Known(None, N_("train.dtype is used")),
     "model_paths": Known({}),
-    "text_encoder_bits": Known(16, "use quantize_te and qtype_te"),
+    "text_encoder_bits": Known(16, N_("use quantize_te and qtype_te")),
     "use_text_encoder_1": Known(True),
     "use_text_encoder_2": Known(True),
-    "vae_device": Known(None, "plafond places the parts itself"),
+    "vae_device": Known(None, N_("plafond places the parts itself")),
     "vae_dtype": Known(None),
-    "te_device": Known(None, "plafond places the parts itself"),
+    "te_device": Known(None, N_("plafond places the parts itself")),
     "te_dtype": Known(None),
     "split_model_other_module_param_count_scale": Known(0.3),
     "compile_mode": Known("default"),

@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 from plafond.job.archs import ALIASES, LEGACY_FLAGS, archs
 from plafond.job.qtypes import QTYPES, format_of
-from plafond.job.section import Flag, Input, Section, Settings, Texts
-from plafond.job.wording import nearest, shown
+from plafond.job.section import EXPECTED, Flag, Input, Section, Settings, Texts, refused
+from plafond.job.wording import hinted, nearest, shown
+from plafond.language.said import N_, Said
 
 
 def _qtype(value: str) -> str:
@@ -19,10 +19,9 @@ def _qtype(value: str) -> str:
     name = value.split("|")[0].strip()
     if name in QTYPES or not name:
         return value
-    near = nearest(name, QTYPES)
-    hint = f"; did you mean {near}?" if near else ""
-    message = f"expected a number format such as qfloat8, uint4 or nf4, found {shown(name)}{hint}"
-    raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
+    expected = Said(N_("a number format such as qfloat8, uint4 or nf4"))
+    wrong = Said(EXPECTED, {"expected": expected, "found": shown(name)})
+    raise refused(hinted(wrong, nearest(name, QTYPES)))
 
 
 Qtype = Annotated[

@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 from pydantic.json_schema import WithJsonSchema
-from pydantic_core import PydanticCustomError
 
-from plafond.job.section import Flag, Input, Names, Section, Texts
+from plafond.job.section import EXPECTED, Flag, Input, Names, Section, Texts, refused
+from plafond.language.said import N_, Said
 
 NETWORK_TYPE = Names(
-    noun="a network type",
+    noun=N_("a network type"),
     accepted={"lora": "lora", "lierla": "lora", "lokr": "lokr", "dora": "dora"},
     known={"fullrank": "lokr", "locon": "lora", "lycoris": "lokr", "lorm": "lora"},
 )
@@ -19,8 +19,7 @@ NETWORK_TYPE = Names(
 
 def _factor(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value < 1 and value != -1:
-        message = f"expected -1 or at least 1, found {value}"
-        raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
+        raise refused(EXPECTED, expected=Said(N_("-1 or at least 1")), found=value)
     return value
 
 

@@ -14,19 +14,20 @@ from plafond.job.qtypes import NEAREST, format_of
 from plafond.job.schema import ProcessConfig
 from plafond.job.section import Section
 from plafond.job.source import Source
-from plafond.job.wording import nearest
+from plafond.job.wording import hinted, nearest
+from plafond.language.said import N_, Said
 
-NOT_YET = "known to AI Toolkit, not used by plafond yet"
+NOT_YET = N_("known to AI Toolkit, not used by plafond yet")
 
 CONSEQUENCES: dict[str, dict[str, str]] = {
     "model": {
-        "te_name_or_path": "the text encoder comes from the model",
-        "vae_path": "the VAE comes from the model",
+        "te_name_or_path": N_("the text encoder comes from the model"),
+        "vae_path": N_("the VAE comes from the model"),
     },
     "train": {
-        "train_text_encoder": "only the denoising model is trained",
-        "attention_backend": "torch chooses the attention kernel",
-        "start_step": "the step is counted from the saved state",
+        "train_text_encoder": N_("only the denoising model is trained"),
+        "attention_backend": N_("torch chooses the attention kernel"),
+        "start_step": N_("the step is counted from the saved state"),
     },
 }
 
@@ -37,7 +38,8 @@ def not_yet(process: ProcessConfig, path: KeyPath, source: Source) -> None:
         for key, consequence in CONSEQUENCES[name].items():
             stands = (*place, key) in source.lines or (*place, key) in source.overrides
             if stands and getattr(section, key) != type(section).model_fields[key].get_default():
-                source.warn((*place, key), f"{NOT_YET}; {consequence}" if consequence else NOT_YET)
+                unused = N_("known to AI Toolkit, not used by plafond yet; {why}")
+                source.warn((*place, key), unused, why=Said(consequence))
     _elsewhere(process, path, source)
     _formats(process.model, (*path, "model"), source)
     _options(process.model, (*path, "model", "model_kwargs"), source)
@@ -50,13 +52,11 @@ def _elsewhere(process: ProcessConfig, path: KeyPath, source: Source) -> None:
         return
     arch = process.model.arch
     if process.network and process.network.conv and not family.conv_blocks:
-        source.warn(
-            (*path, "network", "conv"), f"not used by plafond for {arch}, whose blocks have no convolutions"
-        )
+        no_convolutions = N_("not used by plafond for {arch}, whose blocks have no convolutions")
+        source.warn((*path, "network", "conv"), no_convolutions, arch=arch)
     if process.train.min_snr_gamma and family.flow:
-        source.warn(
-            (*path, "train", "min_snr_gamma"), f"not used by plafond for {arch}, which has no noise schedule"
-        )
+        no_schedule = N_("not used by plafond for {arch}, which has no noise schedule")
+        source.warn((*path, "train", "min_snr_gamma"), no_schedule, arch=arch)
 
 
 def _options(model: ModelConfig, path: KeyPath, source: Source) -> None:
@@ -70,9 +70,8 @@ def _options(model: ModelConfig, path: KeyPath, source: Source) -> None:
     for key in model.model_kwargs:
         if key in known:
             continue
-        near = nearest(str(key), known)
-        hint = f"; did you mean {near}?" if near else ""
-        source.warn((*path, key), f"not used by plafond for the architecture {model.arch}{hint}")
+        unused = Said(N_("not used by plafond for the architecture {arch}"), {"arch": model.arch})
+        source.warn((*path, key), hinted(unused, nearest(str(key), known)))
 
 
 def _formats(model: ModelConfig, path: KeyPath, source: Source) -> None:
@@ -84,17 +83,24 @@ def _formats(model: ModelConfig, path: KeyPath, source: Source) -> None:
         if name in NEAREST:
             source.warn(
                 (*path, key),
-                f"{name} is a number format of AI Toolkit that plafond does not have; the weights are stored as"
-                f" {NEAREST[name]}, which has the same width",
+                N_(
+                    "{name} is a number format of AI Toolkit that plafond does not have; the weights are stored as"
+                    " {here}, which has the same width"
+                ),
+                name=name,
+                here=NEAREST[name],
             )
         if adapter:
             source.warn(
                 (*path, key),
-                f"the accuracy recovery adapter is {NOT_YET}; the weights are stored as {format_of(name)} without"
-                " it",
+                N_(
+                    "the accuracy recovery adapter is known to AI Toolkit, not used by plafond yet; the weights are"
+                    " stored as {format} without it"
+                ),
+                format=str(format_of(name)),
             )
     for key in model.quantize_kwargs.keys() - {"exclude"}:
-        source.warn((*path, "quantize_kwargs", key), "plafond reads only exclude here")
+        source.warn((*path, "quantize_kwargs", key), N_("plafond reads only exclude here"))
 
 
 def _sections(process: ProcessConfig, path: KeyPath) -> Iterator[tuple[str, Section, KeyPath]]:

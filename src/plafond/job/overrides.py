@@ -8,7 +8,9 @@ from typing import Any, get_origin
 from plafond.errors import UsageError
 from plafond.job.document import DocumentError, KeyPath, read_yaml
 from plafond.job.keys import LISTS, SECTIONS, SectionKeys, sections_of_keys
-from plafond.job.wording import nearest, printable, shown
+from plafond.job.source import OVERRIDE
+from plafond.job.wording import hinted, nearest, printable, shown
+from plafond.language.said import N_, Said, Value
 
 # When one of these is set, the other spellings of the same thing in the file must not win over it.
 _RIVALS = {
@@ -39,7 +41,7 @@ def apply_overrides(processes: list[dict[str, Any]], overrides: Iterable[str]) -
         key, equals, text = setting.partition("=")
         setting = printable(setting)
         if not equals or not key.strip():
-            raise UsageError(f"--set {setting}: expected KEY=VALUE, as in train.steps=30")
+            raise _wrong(setting, N_("expected KEY=VALUE, as in train.steps=30"))
         parts: KeyPath = tuple(int(part) if part.isdecimal() else part for part in key.strip().split("."))
         rivals = _check(parts, setting)
         try:
@@ -55,7 +57,7 @@ def apply_overrides(processes: list[dict[str, Any]], overrides: Iterable[str]) -
 def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
     """Make sure that the key exists; return the keys that would compete with it."""
     if parts[:2] == ("config", "name"):
-        raise UsageError(f"--set {setting}: use --name instead")
+        raise _wrong(setting, N_("use --name instead"))
     section = ""
     rest = list(parts)
     while True:
@@ -63,18 +65,27 @@ def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
         keys = SECTIONS[section]
         name = f"{section}.{key}".lstrip(".")
         if key not in keys.all():
-            raise UsageError(f"--set {setting}: unknown key {name}{_suggest(str(key), section)}")
+            unknown = Said(UNKNOWN_KEY, {"name": name})
+            raise _wrong(setting, hinted(unknown, _nearest(str(key), section)))
         if rest and name not in SECTIONS and not _holds(keys, str(key), rest[0]):
-            raise UsageError(f"--set {setting}: unknown key {name}.{rest[0]}")
+            raise _wrong(setting, UNKNOWN_KEY, name=f"{name}.{rest[0]}")
         if not rest or name not in SECTIONS:
             return _RIVALS.get(name, ())
         section = name
         if name in LISTS:
             index = rest.pop(0)
             if not isinstance(index, int):
-                raise UsageError(f"--set {setting}: expected a number after {name}, as in {name}.0.{index}")
+                number = N_("expected a number after {name}, as in {name}.0.{key}")
+                raise _wrong(setting, number, name=name, key=index)
             if not rest:
                 return ()
+
+
+UNKNOWN_KEY = N_("unknown key {name}")
+
+
+def _wrong(setting: str, text: str | Said, /, **values: Value) -> UsageError:
+    return UsageError(OVERRIDE, setting=setting, text=Said.of(text, values))
 
 
 def _holds(keys: SectionKeys, key: str, inner: str | int) -> bool:
@@ -83,7 +94,7 @@ def _holds(keys: SectionKeys, key: str, inner: str | int) -> bool:
     return isinstance(inner, int) or info is None or get_origin(info.annotation) is dict
 
 
-def _suggest(key: str, section: str) -> str:
+def _nearest(key: str, section: str) -> str | None:
     prefix = f"{section}." if section else ""
     near = nearest(key, SECTIONS[section].all())
     if near is None:
@@ -91,11 +102,11 @@ def _suggest(key: str, section: str) -> str:
         near = nearest(key, homes, cutoff=0.8)
         prefix = f"{homes[near]}." if near and homes[near] else ""
     if near is None:
-        return ""
+        return None
     # A list needs the number of an item in front of the key.
     for name in LISTS:
         prefix = prefix.replace(f"{name}.", f"{name}.0.") if prefix == f"{name}." else prefix
-    return f"; did you mean {prefix}{near}?"
+    return f"{prefix}{near}"
 
 
 def _write(
@@ -110,10 +121,11 @@ def _write(
             if not isinstance(target, list) or part >= len(target):
                 at = ".".join(map(str, parts[:depth]))
                 count = len(target) if isinstance(target, list) else 0
-                raise UsageError(f"--set {setting}: {at} has {count} items, counted from 0")
+                raise _wrong(setting, N_("{key} has {count} items, counted from 0"), key=at, count=count)
         elif not isinstance(target, dict):
             at = ".".join(map(str, parts[:depth]))
-            raise UsageError(f"--set {setting}: {at} is {shown(target)} in the job, not a mapping")
+            value = N_("{key} is {found} in the job, not a mapping")
+            raise _wrong(setting, value, key=at, found=shown(target))
         if last:
             target[part] = value
         elif isinstance(part, int) or target.get(part) is not None:

@@ -12,10 +12,12 @@ from plafond.job.network import NetworkConfig, NetworkKwargs
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
 from plafond.job.schema import PlafondConfig, ProcessConfig
-from plafond.job.section import Section
+from plafond.job.section import EXPECTED, Section
+from plafond.job.sentences import QUOTE
 from plafond.job.source import Source
 from plafond.job.train import EmaConfig, TrainConfig
 from plafond.job.wording import shown
+from plafond.language.said import N_, Said
 
 
 class ProcessReader:
@@ -43,7 +45,7 @@ class ProcessReader:
             model = self._take(self._mapping(values, "model", path), "model", (*path, "model"))
             sections["model"] = resolve.model(model, (*path, "model"), self.source)
         else:
-            self.source.problem(path, "expected a model with name_or_path")
+            self.source.problem(path, N_("expected a model with name_or_path"))
         for key in sections:
             values.pop(key, None)
         if sections["network"] is None:
@@ -62,14 +64,17 @@ class ProcessReader:
         value = values.get(key, {})
         if isinstance(value, dict):
             return value
-        self.source.problem((*path, key), f"expected a mapping, found {shown(value)}")
+        self._unexpected((*path, key), N_("a mapping"), value)
         return {}
 
-    def _list(self, values: dict[str, Any], key: str, path: KeyPath, what: str) -> list[Any]:
+    def _unexpected(self, path: KeyPath, expected: str, value: object) -> None:
+        self.source.problem(path, EXPECTED, expected=Said(expected), found=shown(value))
+
+    def _list(self, values: dict[str, Any], key: str, path: KeyPath, expected: str) -> list[Any]:
         value = values.get(key, [])
         if isinstance(value, list):
             return value
-        self.source.problem((*path, key), f"expected a list of {what}, found {shown(value)}")
+        self._unexpected((*path, key), expected, value)
         return []
 
     def _plain(self, model: type[Section], values: dict[str, Any], key: str, path: KeyPath) -> Section | None:
@@ -109,11 +114,11 @@ class ProcessReader:
         self, values: dict[str, Any], train: dict[str, Any], trigger: object, path: KeyPath
     ) -> tuple[Section, ...] | None:
         built = []
-        items = self._list(values, "datasets", path, "datasets")
+        items = self._list(values, "datasets", path, N_("a list of datasets"))
         for index, raw in enumerate(items):
             at: KeyPath = (*path, "datasets", index)
             if not isinstance(raw, dict):
-                self.source.problem(at, f"expected a mapping, found {shown(raw)}")
+                self._unexpected(at, N_("a mapping"), raw)
                 continue
             item = resolve.dataset(self._take(raw, "datasets", at), train, trigger)
             built.append(resolve.build(DatasetConfig, item, at, self.source))
@@ -128,21 +133,23 @@ class ProcessReader:
         if "samples" in sample:
             if prompts:
                 self.source.warn((*at, "prompts"), resolve.overruled("samples"))
-            for index, raw in enumerate(self._list(sample, "samples", at, "mappings")):
+            for index, raw in enumerate(self._list(sample, "samples", at, N_("a list of mappings"))):
                 item_path: KeyPath = (*at, "samples", index)
                 if isinstance(raw, dict):
                     items.append((item_path, self._take(raw, "sample.samples", item_path)))
                 else:
-                    self.source.problem(item_path, f"expected a mapping, found {shown(raw)}")
+                    self._unexpected(item_path, N_("a mapping"), raw)
             del sample["samples"]
         else:
-            for index, prompt in enumerate(self._list({"prompts": prompts}, "prompts", at, "prompts")):
+            listed = self._list({"prompts": prompts}, "prompts", at, N_("a list of prompts"))
+            for index, prompt in enumerate(listed):
                 prompt_path: KeyPath = (*at, "prompts", index)
                 if isinstance(prompt, str):
                     items.append((prompt_path, {"prompt": prompt}))
                 else:
-                    quotes = "; put it in quotes" if isinstance(prompt, (int, float)) else ""
-                    self.source.problem(prompt_path, f"expected a text, found {shown(prompt)}{quotes}")
+                    wrong = Said(EXPECTED, {"expected": Said(N_("a text")), "found": shown(prompt)})
+                    number = isinstance(prompt, (int, float))
+                    self.source.problem(prompt_path, Said(QUOTE, {"text": wrong}) if number else wrong)
         config = resolve.build(SampleConfig, sample, at, self.source)
         if config is None:
             return None

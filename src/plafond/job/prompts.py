@@ -10,7 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from plafond.errors import BEHIND
+from plafond.job.section import EXPECTED
 from plafond.job.wording import shown
+from plafond.language.said import N_, Said, SaidError
 
 FLAGS: Mapping[str, tuple[str, type]] = {
     "n": ("neg", str),
@@ -40,7 +43,7 @@ _FLAG = re.compile(
 )
 
 
-class FlagError(Exception):
+class FlagError(SaidError):
     """The value of a flag cannot be read."""
 
 
@@ -79,8 +82,9 @@ def read_flags(prompt: str) -> PromptFlags:
 def _read(name: str, value: str, kind: type) -> str | int | float:
     if kind is str:
         return value
-    expected = "a whole number" if kind is int else "a number"
+    expected = Said(N_("a whole number") if kind is int else N_("a number"))
     try:
         return int(value) if kind is int else float(value)
     except ValueError:
-        raise FlagError(f"--{name}: expected {expected}, found {shown(value)}") from None
+        wrong = Said(EXPECTED, {"expected": expected, "found": shown(value)})
+        raise FlagError(BEHIND, place=f"--{name}", text=wrong) from None

@@ -6,20 +6,23 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from plafond.errors import JobError
 from plafond.job.checks import contradictions
 from plafond.job.document import Document, DocumentError, KeyPath
 from plafond.job.frames import warn_of_frames
-from plafond.job.keys import NOT_USED
+from plafond.job.keys import NOT_USED_BECAUSE, UNKNOWN, UNKNOWN_IGNORED
 from plafond.job.not_yet import not_yet
 from plafond.job.overrides import apply_overrides
 from plafond.job.process import ProcessReader
 from plafond.job.schema import PROCESS_TYPES, Job
+from plafond.job.section import EXPECTED
+from plafond.job.sentences import QUOTE
 from plafond.job.source import Source, key_of
 from plafond.job.text import find_file, parse, read_text
-from plafond.job.wording import nearest, printable, shown
+from plafond.job.wording import hinted, nearest, safe, shown
+from plafond.language.said import N_, Said
 
 OTHER_JOBS = frozenset({"train", "extract", "mod", "generate"})
 OTHER_PROCESSES = frozenset(
@@ -33,6 +36,8 @@ OTHER_PROCESSES = frozenset(
 )
 TOP_KEYS = ("job", "config", "meta")
 CONFIG_KEYS = ("name", "process")
+OTHER_JOB = N_('the job "{name}" of AI Toolkit is not supported; supported: {names}')
+OTHER_TYPE = N_('the process type "{name}" of AI Toolkit is not supported; supported: {names}')
 OTHER_CONFIG_KEYS = frozenset({"device", "training_folder", "log_dir", "training_seed", "is_v2"})
 
 
@@ -74,7 +79,7 @@ def job_of(
     try:
         document = parse(text, file, os.environ if env is None else env)
     except DocumentError as error:
-        raise JobError(printable(error.message), file=file, line=error.line, key=key_of(error.path)) from None
+        raise JobError(safe(error.said), file=file, line=error.line, key=key_of(error.path)) from None
     return _Reader(file, text, document, strict=strict).read(name, overrides)
 
 
@@ -106,7 +111,7 @@ class _Reader:
             processes=ready,
             path=self.file,
             text=self.text,
-            warnings=self.source.warnings,
+            remarks=self.source.warnings,
             lines=self.source.lines,
             overrides=self.source.overrides,
         )
@@ -115,30 +120,31 @@ class _Reader:
         """Check the outer layers; return `config` and its processes."""
         data = self.data
         if data is None:
-            raise JobError("the file is empty", file=self.file)
+            raise JobError(N_("the file is empty"), file=self.file)
         if not isinstance(data, dict):
-            raise JobError(f"expected a mapping with job and config, found {shown(data)}", file=self.file)
+            expected = Said(N_("a mapping with job and config"))
+            raise JobError(EXPECTED, expected=expected, found=shown(data), file=self.file)
         self._unknown(data, (), TOP_KEYS, frozenset())
         for key in ("job", "config"):
             if data.get(key) is None:
-                self.source.fail((), f'expected a key "{key}" at the top of the file')
-        self._one_of(data["job"], ("job",), ("extension",), OTHER_JOBS, "job")
+                self.source.fail((), N_('expected a key "{key}" at the top of the file'), key=key)
+        self._one_of(data["job"], ("job",), ("extension",), OTHER_JOBS, OTHER_JOB)
         config, meta = data["config"], data.get("meta")
         if not isinstance(config, dict):
-            self.source.fail(("config",), f"expected a mapping with name and process, found {shown(config)}")
+            self._unexpected(("config",), N_("a mapping with name and process"), config)
         if meta is not None and not isinstance(meta, dict):
-            self.source.fail(("meta",), f"expected a mapping, found {shown(meta)}")
+            self._unexpected(("meta",), N_("a mapping"), meta)
         self._unknown(config, ("config",), CONFIG_KEYS, OTHER_CONFIG_KEYS)
         processes = config.get("process")
         if not isinstance(processes, list) or not processes:
-            self.source.fail(("config", "process"), f"expected a list of processes, found {shown(processes)}")
+            self._unexpected(("config", "process"), N_("a list of processes"), processes)
         for index, process in enumerate(processes):
             path: KeyPath = ("config", "process", index)
             if not isinstance(process, dict):
-                self.source.fail(path, f"expected a mapping, found {shown(process)}")
+                self._unexpected(path, N_("a mapping"), process)
             if process.get("type") is None:
-                self.source.fail(path, f"expected a type, one of {', '.join(PROCESS_TYPES)}")
-            self._one_of(process["type"], (*path, "type"), PROCESS_TYPES, OTHER_PROCESSES, "process type")
+                self.source.fail(path, N_("expected a type, one of {names}"), names=PROCESS_TYPES)
+            self._one_of(process["type"], (*path, "type"), PROCESS_TYPES, OTHER_PROCESSES, OTHER_TYPE)
         self.source.raise_first()
         return config, processes
 
@@ -146,42 +152,40 @@ class _Reader:
         for key, value in raw.items():
             if key in own:
                 continue
-            near = nearest(key, own)
-            hint = f"; did you mean {near}?" if near else ""
             if key in known:
                 if value is not None:
-                    self.source.warn((*path, key), f"{NOT_USED}; it belongs inside the process")
-            elif self.strict:
-                self.source.problem((*path, key), "unknown key" + hint)
-            else:
-                self.source.warn((*path, key), "unknown key, ignored" + hint)
+                    inside = Said(N_("it belongs inside the process"))
+                    self.source.warn((*path, key), NOT_USED_BECAUSE, why=inside)
+                continue
+            unknown = hinted(Said(UNKNOWN if self.strict else UNKNOWN_IGNORED), nearest(key, own))
+            (self.source.problem if self.strict else self.source.warn)((*path, key), unknown)
 
     def _one_of(
-        self, value: object, path: KeyPath, own: Sequence[str], known: frozenset[str], noun: str
+        self, value: object, path: KeyPath, own: Sequence[str], known: frozenset[str], other: str
     ) -> None:
         if value in own:
             return
-        supported = ", ".join(own)
         if isinstance(value, str) and value in known:
-            self.source.fail(
-                path, f'the {noun} "{value}" of AI Toolkit is not supported; supported: {supported}'
-            )
+            self.source.fail(path, other, name=value, names=tuple(own))
         near = nearest(value, own) if isinstance(value, str) else None
-        hint = f"; did you mean {near}?" if near else ""
-        expected = supported if len(own) == 1 else f"one of {supported}"
-        self.source.fail(path, f"expected {expected}, found {shown(value)}{hint}")
+        expected = own[0] if len(own) == 1 else Said(N_("one of {names}"), {"names": tuple(own)})
+        self.source.fail(path, hinted(Said(EXPECTED, {"expected": expected, "found": shown(value)}), near))
+
+    def _unexpected(self, path: KeyPath, expected: str, value: object) -> NoReturn:
+        self.source.fail(path, EXPECTED, expected=Said(expected), found=shown(value))
 
     def _name(self, config: dict[str, Any], name: str | None) -> str:
         path: KeyPath = ("config", "name")
         found = config.get("name") if name is None else name
         if found is None:
-            self.source.fail(("config",), "expected a name for the job, as name or with --name")
+            self.source.fail(("config",), N_("expected a name for the job, as name or with --name"))
         if not isinstance(found, str):
-            self.source.fail(path, f"expected a text, found {shown(found)}; put it in quotes")
+            wrong = Said(EXPECTED, {"expected": Said(N_("a text")), "found": shown(found)})
+            self.source.fail(path, QUOTE, text=wrong)
         if not found.strip() or found in (".", "..") or any(mark in found for mark in "/\\\0"):
-            self.source.fail(path, f"expected a name that can be a folder's, found {shown(found)}")
+            self._unexpected(path, N_("a name that can be a folder's"), found)
         if "[name]" in found:
-            self.source.fail(path, "[name] stands for the job's name; give one with --name")
+            self.source.fail(path, N_("[name] stands for the job's name; give one with --name"))
         config["name"] = found
         return found
 
@@ -189,7 +193,8 @@ class _Reader:
         for index, process in enumerate(processes):
             for path, value in _leaves(process, ("config", "process", index)):
                 if isinstance(value, float) and not math.isfinite(value):
-                    self.source.problem(path, f"expected a finite number, found {value}")
+                    expected = Said(N_("a finite number"))
+                    self.source.problem(path, EXPECTED, expected=expected, found=str(value))
 
 
 def _replace(data: Any, mark: str, text: str) -> None:

@@ -6,15 +6,18 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from plafond.errors import BEHIND
 from plafond.job.archs import ALIASES, LEGACY_FLAGS, archs
 from plafond.job.document import KeyPath
+from plafond.job.keys import NOT_USED
 from plafond.job.model import ModelConfig
 from plafond.job.prompts import FlagError, PromptFlags, read_flags
 from plafond.job.sample import SampleConfig, SampleItem
-from plafond.job.section import Section
+from plafond.job.section import EXPECTED, Section
 from plafond.job.sentences import sentence
 from plafond.job.source import Source
-from plafond.job.wording import nearest, shown
+from plafond.job.wording import hinted, nearest, shown
+from plafond.language.said import N_, Said
 
 S = TypeVar("S", bound=Section)
 
@@ -57,9 +60,9 @@ def merge_inputs(
     return merged, origin
 
 
-def overruled(used: str) -> str:
+def overruled(used: str) -> Said:
     """Say that one of two keys for the same thing does not count."""
-    return f"not used, because {used} is given as well"
+    return Said(N_("not used, because {key} is given as well"), {"key": used})
 
 
 def accumulation(values: Values, path: KeyPath, source: Source) -> None:
@@ -70,8 +73,12 @@ def accumulation(values: Values, path: KeyPath, source: Source) -> None:
     if new != 1 and old != 1:
         source.problem(
             (*path, "gradient_accumulation_steps"),
-            f"gradient_accumulation ({shown(new)}) and gradient_accumulation_steps ({shown(old)}) "
-            "are both set; keep only gradient_accumulation",
+            N_(
+                "gradient_accumulation ({new}) and gradient_accumulation_steps ({old}) are both set; keep only"
+                " gradient_accumulation"
+            ),
+            new=shown(new),
+            old=shown(old),
         )
     del values["gradient_accumulation" if new == 1 and new is not True else "gradient_accumulation_steps"]
 
@@ -81,7 +88,8 @@ def arch(values: Values, path: KeyPath, source: Source) -> None:
     flags = [flag for flag in LEGACY_FLAGS if flag in values]
     for flag in flags:
         if values[flag] not in (True, False):
-            source.problem((*path, flag), f"expected true or false, found {shown(values[flag])}")
+            expected = Said(N_("true or false"))
+            source.problem((*path, flag), EXPECTED, expected=expected, found=shown(values[flag]))
     named = {LEGACY_FLAGS[flag]: flag for flag in flags if values.pop(flag) in (True, 1)}
     if "arch" in values:
         if isinstance(values["arch"], str):
@@ -97,7 +105,8 @@ def arch(values: Values, path: KeyPath, source: Source) -> None:
         named.pop("pixart", None)
     if len(named) > 1:
         first, second = list(named.values())[:2]
-        source.problem((*path, second), f"{first} and {second} are both true; write one arch instead")
+        both = N_("{first} and {second} are both true; write one arch instead")
+        source.problem((*path, second), both, first=first, second=second)
     if named:
         values["arch"] = next(iter(named))
 
@@ -107,9 +116,9 @@ def _split_arch(values: Values, path: KeyPath, source: Source) -> None:
     name = ALIASES.get(name, name)
     known = archs()
     if name not in known:
-        near = nearest(name, [*known, *ALIASES])
-        hint = f"; did you mean {near}?" if near else ""
-        source.problem((*path, "arch"), f"expected the name of an architecture, found {shown(name)}{hint}")
+        expected = Said(N_("the name of an architecture"))
+        wrong = Said(EXPECTED, {"expected": expected, "found": shown(name)})
+        source.problem((*path, "arch"), hinted(wrong, nearest(name, [*known, *ALIASES])))
     values["arch"] = name
     if tag:
         values["arch_tag"] = tag
@@ -178,14 +187,15 @@ def _flags(prompt: str, path: KeyPath, source: Source) -> PromptFlags:
     try:
         flags = read_flags(prompt)
     except FlagError as error:
-        source.problem(path, str(error))
+        source.problem(path, error.said)
         return PromptFlags(prompt)
     for flag in flags.unused:
-        source.warn(path, f"{flag}: known to AI Toolkit, not used by plafond")
+        source.warn(path, BEHIND, place=flag, text=Said(NOT_USED))
     try:
         SampleItem.model_validate(flags.values)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            source.problem(path, f"{flags.names[str(detail['loc'][0])]}: {sentence(detail, SampleItem)}")
+            flag = flags.names[str(detail["loc"][0])]
+            source.problem(path, BEHIND, place=flag, text=sentence(detail, SampleItem))
         return PromptFlags(flags.prompt)
     return flags

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.json_schema import WithJsonSchema
 
 from plafond.job.section import Expected, Flag, Input, Names, Section
+from plafond.language.said import N_
 
 
 def _negative(value: object) -> object:
@@ -27,17 +28,20 @@ def _strength(value: object) -> object:
 Negative = Annotated[
     str,
     BeforeValidator(_negative),
-    Expected("a text or false"),
+    Expected(N_("a text or false")),
     WithJsonSchema({"type": ["string", "boolean"]}),
 ]
 Strength = Annotated[
-    float, BeforeValidator(_strength), Expected("a number"), WithJsonSchema({"type": ["number", "string"]})
+    float,
+    BeforeValidator(_strength),
+    Expected(N_("a number")),
+    WithJsonSchema({"type": ["number", "string"]}),
 ]
 Seed = Annotated[int, Field(ge=-1, le=2**63 - 1)]
 
 
 PICTURE_FORMAT = Names(
-    noun="a picture format", accepted={"jpg": "jpg", "png": "png", "webp": "webp", "jpeg": "jpg"}
+    noun=N_("a picture format"), accepted={"jpg": "jpg", "png": "png", "webp": "webp", "jpeg": "jpg"}
 )
 
 

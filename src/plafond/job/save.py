@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from plafond.job.section import Dtype, Flag, Section, one_name
+from plafond.language.said import N_
 
 
 class SaveConfig(Section):
@@ -17,10 +18,10 @@ class SaveConfig(Section):
     max_step_saves_to_keep: int = Field(
         5, ge=1, description="How many intermediate saves are kept; older ones are deleted."
     )
-    save_format: Annotated[str, one_name("a save format", "safetensors", "diffusers")] = Field(
+    save_format: Annotated[str, one_name(N_("a save format"), "safetensors", "diffusers")] = Field(
         "safetensors", description="Format of full fine-tunes; a LoRA is always a safetensors file."
     )
-    lora_format: Annotated[str, one_name("a LoRA format", "auto", "native", "diffusers", "both")] = Field(
+    lora_format: Annotated[str, one_name(N_("a LoRA format"), "auto", "native", "diffusers", "both")] = Field(
         "auto",
         description="Layer names in the saved LoRA: the one file that ComfyUI and diffusers both load "
         "(auto), the original release's names, diffusers' names, or a file of each. Only plafond has "

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 from plafond.activations.plan import level
 from plafond.errors import JobError, PlafondError
@@ -19,17 +18,20 @@ from plafond.job.model import ModelConfig
 from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleConfig
 from plafond.job.save import LoggingConfig, SaveConfig
-from plafond.job.section import Flag, Section, one_name
+from plafond.job.section import EXPECTED, Flag, Section, one_name, refused
 from plafond.job.source import Source
 from plafond.job.train import TrainConfig
 from plafond.job.wording import shown
+from plafond.language.said import N_, Said, Value
 
 DEFAULT_SEED = 42
 
 PROCESS_TYPES = ("sd_trainer", "diffusion_trainer", "ui_trainer")
 
 
-LEVELS = 'keep, attention, recompute, offload or "selective 2000" (FLOP per kept byte), or these by group of blocks'
+LEVELS = N_(
+    'keep, attention, recompute, offload or "selective 2000" (FLOP per kept byte), or these by group of blocks'
+)
 
 
 def _readable(value: object) -> object:
@@ -39,14 +41,12 @@ def _readable(value: object) -> object:
             try:
                 level(str(name))
             except ValueError:
-                raise _wrong(f"expected {LEVELS}", group if name == str(group) else name) from None
+                found = shown(group if name == str(group) else name)
+                raise refused(EXPECTED, expected=Said(LEVELS), found=found) from None
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise _wrong(f"expected at least 1 block for {name}", count)
+                blocks = Said(N_("at least 1 block for {name}"), {"name": str(name)})
+                raise refused(EXPECTED, expected=blocks, found=shown(count))
     return value
-
-
-def _wrong(expected: str, found: object) -> PydanticCustomError:
-    return PydanticCustomError("sentence", "{text}", {"text": f"{expected}, found {shown(found)}"})
 
 
 LevelPlan = Annotated[str | dict[str, str | dict[str, int]], BeforeValidator(_readable)]
@@ -71,7 +71,9 @@ class PlafondConfig(Section):
 class ProcessConfig(Section):
     """One training run: an item of `config.process`."""
 
-    type: Annotated[str, one_name("a process type", *PROCESS_TYPES)] = Field(description="Kind of process.")
+    type: Annotated[str, one_name(N_("a process type"), *PROCESS_TYPES)] = Field(
+        description="Kind of process."
+    )
     name: str | None = Field(
         None, min_length=1, description="Name of this run's folder and files; the job's when not given."
     )
@@ -111,7 +113,7 @@ class Job:
         processes: the runs, one after the other.
         path: the file that was read.
         text: the file as it stands on disk, before any replacement.
-        warnings: one sentence each, with file, line and key.
+        remarks: warnings, one sentence each, with file, line and key.
         lines: 1-based line of each key, by its path from the top of the file.
         overrides: settings from the command line, by the path of the value they set.
     """
@@ -121,21 +123,27 @@ class Job:
     processes: tuple[ProcessConfig, ...]
     path: Path
     text: str
-    warnings: tuple[str, ...] = ()
+    remarks: tuple[Said, ...] = ()
     lines: Mapping[KeyPath, int] = field(default_factory=dict, repr=False)
     overrides: Mapping[KeyPath, str] = field(default_factory=dict, repr=False)
 
-    def error(self, key: str, message: str, *, process: int = 0) -> PlafondError:
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The remarks as texts, in English."""
+        return tuple(map(str, self.remarks))
+
+    def error(self, key: str, text: str | Said, /, *, process: int = 0, **values: Value) -> PlafondError:
         """An error about one value, with its file and line: for what only a later stage can know.
 
         Args:
             key: dotted key inside the process, as ``model.arch`` or ``datasets.0.folder_path``.
-            message: what was found and what is expected.
+            text: what was found and what is expected.
             process: index of the process.
+            values: what stands in the sentence.
         """
         parts = [int(part) if part.isdecimal() else part for part in key.split(".")]
         source = Source(self.path, self.lines, self.overrides)
-        return source.error(("config", "process", process, *parts), message)
+        return source.error(("config", "process", process, *parts), text, **values)
 
     @contextmanager
     def placing(self, process: int) -> Iterator[None]:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchem
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
-from plafond.job.wording import nearest, shown
+from plafond.job.wording import hinted, nearest, shown
+from plafond.language.said import N_, Said, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,20 @@ class Section(BaseModel):
         return [name for name in cls.model_fields if name not in cls.derived] + list(cls.inputs)
 
 
+EXPECTED = N_("expected {expected}, found {found}")
+
+
+def refused(text: str | Said, /, **values: Value) -> PydanticCustomError:
+    """What a validator raises to say in a sentence of its own what is wrong."""
+    return PydanticCustomError("sentence", "{sentence}", {"sentence": Said.of(text, values)})
+
+
 @dataclass(frozen=True)
 class Expected:
     """Says in words what a field takes, where its type alone would not read well."""
 
     text: str
+    """Marked for translation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +73,7 @@ class Names:
     """A set of names for one thing, used as pydantic metadata on a `str` field.
 
     Args:
-        noun: what is named, with its article, as in "an optimizer".
+        noun: what is named, with its article, as in "an optimizer"; marked for translation.
         accepted: every accepted spelling and the one name it stands for.
         known: names of AI Toolkit that plafond does not have, with the nearest that it has; errors, because
             the result would differ.
@@ -80,16 +90,23 @@ class Names:
         name = value.strip().lower()
         if name in self.accepted:
             return self.accepted[name]
-        choices = self.choices()
-        if name in self.known:
-            nearest_here = self.known[name]
-            has = f"the nearest it has is {nearest_here}" if nearest_here else f"it has {', '.join(choices)}"
-            message = f"{shown(value)} is {self.noun} of AI Toolkit that plafond does not have; {has}"
+        if name not in self.known:
+            wrong = Said(EXPECTED, {"expected": self.expected(), "found": shown(value)})
+            raise refused(hinted(wrong, nearest(name, self.accepted)))
+        if (here := self.known[name]) is not None:
+            has = Said(N_("the nearest it has is {name}"), {"name": here})
         else:
-            near_name = nearest(name, self.accepted)
-            hint = f"; did you mean {near_name}?" if near_name else ""
-            message = f"expected one of {', '.join(choices)}, found {shown(value)}{hint}"
-        raise PydanticCustomError("sentence", "{sentence}", {"sentence": message})
+            has = Said(N_("it has {names}"), {"names": tuple(self.choices())})
+        raise refused(
+            N_("{name} is {noun} of AI Toolkit that plafond does not have; {has}"),
+            name=shown(value),
+            noun=Said(self.noun),
+            has=has,
+        )
+
+    def expected(self) -> Said:
+        """What is expected, in words."""
+        return Said(N_("one of {names}"), {"names": tuple(self.choices())})
 
     def choices(self) -> list[str]:
         """The names that are told apart, each once."""
@@ -126,25 +143,25 @@ def _one_or_more(value: object) -> object:
 
 Channel = Annotated[int, Field(ge=0, le=255)]
 Flag = Annotated[
-    bool, BeforeValidator(_zero_or_one), Expected("true or false"), WithJsonSchema({"type": "boolean"})
+    bool, BeforeValidator(_zero_or_one), Expected(N_("true or false")), WithJsonSchema({"type": "boolean"})
 ]
 Texts = Annotated[
     tuple[str, ...],
     BeforeValidator(_tuple),
-    Expected("a list of texts"),
+    Expected(N_("a list of texts")),
     WithJsonSchema({"type": "array", "items": {"type": "string"}}),
 ]
 TextOrTexts = Annotated[
     tuple[str, ...],
     BeforeValidator(_one_or_more),
-    Expected("a text or a list of texts"),
+    Expected(N_("a text or a list of texts")),
     WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
 ]
 Resolutions = Annotated[
     tuple[Annotated[int, Field(ge=16)], ...],
     BeforeValidator(_one_or_more),
     Field(min_length=1),
-    Expected("a whole number of at least 16, or a list of them"),
+    Expected(N_("a whole number of at least 16, or a list of them")),
     WithJsonSchema(
         {
             "type": ["integer", "array"],
@@ -157,7 +174,7 @@ Resolutions = Annotated[
 Colour = Annotated[
     tuple[Channel, Channel, Channel],
     BeforeValidator(_tuple),
-    Expected("three whole numbers from 0 to 255"),
+    Expected(N_("three whole numbers from 0 to 255")),
     WithJsonSchema(
         {
             "type": "array",
@@ -167,10 +184,10 @@ Colour = Annotated[
         }
     ),
 ]
-Settings = Annotated[dict[str, Any], Expected("a mapping")]
+Settings = Annotated[dict[str, Any], Expected(N_("a mapping"))]
 
 DTYPE = Names(
-    noun="a number format",
+    noun=N_("a number format"),
     accepted={
         "float32": "float32",
         "bfloat16": "bfloat16",

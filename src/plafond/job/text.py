@@ -9,7 +9,8 @@ from pathlib import Path
 from plafond.errors import JobError
 from plafond.job.document import Document, DocumentError, read_yaml
 from plafond.job.json_text import read_json
-from plafond.job.wording import entries, exists, nearest
+from plafond.job.wording import entries, exists, hinted, nearest
+from plafond.language.said import N_, Said
 
 SUFFIXES = (".yaml", ".yml", ".json", ".jsonc")
 
@@ -26,21 +27,21 @@ def find_file(path: Path) -> Path:
     """
     if exists(path):
         if path.is_dir():
-            raise JobError("expected a job file, found a folder", file=path)
+            raise JobError(N_("expected a job file, found a folder"), file=path)
         return path
     if not path.is_absolute():
         for suffix in ("", *SUFFIXES):
             inside = Path("config", f"{path}{suffix}")
             if exists(inside) and inside.is_file():
                 return inside
-    raise JobError(f"no such file{_near(path)}", file=path)
+    raise JobError(hinted(Said(N_("no such file")), _near(path)), file=path)
 
 
-def _near(path: Path) -> str:
+def _near(path: Path) -> Path | None:
     # Without the suffixes: all of them look alike.
     by_stem = {entry.stem: entry for entry in entries(path.parent) if entry.suffix.lower() in SUFFIXES}
     near = nearest(path.stem, by_stem)
-    return f"; did you mean {by_stem[near]}?" if near else ""
+    return by_stem[near] if near else None
 
 
 def read_text(path: Path) -> str:
@@ -52,14 +53,13 @@ def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise JobError(f"cannot be opened: {error.strerror}", file=path) from None
+        raise JobError(N_("cannot be opened: {reason}"), reason=str(error.strerror), file=path) from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise JobError(
-            "expected text in UTF-8; save the file in that encoding", file=path, line=line
-        ) from None
+        sentence = N_("expected text in UTF-8; save the file in that encoding")
+        raise JobError(sentence, file=path, line=line) from None
 
 
 def parse(text: str, path: Path, env: Mapping[str, str]) -> Document:
@@ -93,5 +93,7 @@ def _refuse_unset(document: Document, data: object, path: tuple[str | int, ...])
                 # In a key the name of the variable is all there is to show.
                 place = path if text is key else (*path, key)
                 line = document.lines.get((*path, key))
-                raise DocumentError(f"the environment variable {found[1]} is not set", line, place)
+                raise DocumentError(
+                    N_("the environment variable {name} is not set"), line, place, name=found[1]
+                )
         _refuse_unset(document, value, (*path, key))

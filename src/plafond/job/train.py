@@ -8,9 +8,10 @@ from pydantic import BeforeValidator, Field
 from pydantic.json_schema import WithJsonSchema
 
 from plafond.job.section import Dtype, Expected, Flag, Input, Names, Section, Settings, one_name
+from plafond.language.said import N_
 
 OPTIMIZER = Names(
-    noun="an optimizer",
+    noun=N_("an optimizer"),
     accepted={
         "adamw8bit": "adamw8bit",
         "adamw": "adamw",
@@ -38,7 +39,7 @@ OPTIMIZER = Names(
     },
 )
 LR_SCHEDULER = one_name(
-    "a learning-rate schedule",
+    N_("a learning-rate schedule"),
     "constant",
     "constant_with_warmup",
     "linear",
@@ -48,7 +49,7 @@ LR_SCHEDULER = one_name(
     known={"polynomial": "linear", "piecewise_constant": "step"},
 )
 TIMESTEP_TYPE = Names(
-    noun="a timestep type",
+    noun=N_("a timestep type"),
     accepted={
         "sigmoid": "sigmoid",
         "linear": "linear",
@@ -67,7 +68,7 @@ TIMESTEP_TYPE = Names(
     },
 )
 LOSS_TYPE = one_name(
-    "a loss",
+    N_("a loss"),
     "mse",
     "mae",
     known=dict.fromkeys(("wavelet", "pseudo_huber", "stepped", "mean_flow", "pixelspace")),
@@ -81,7 +82,7 @@ def _checkpointing(value: object) -> object:
 Checkpointing = Annotated[
     bool | Literal["auto"],
     BeforeValidator(_checkpointing),
-    Expected("true, false or auto"),
+    Expected(N_("true, false or auto")),
     WithJsonSchema({"enum": [True, False, "auto"]}),
 ]
 
@@ -134,7 +135,7 @@ class TrainConfig(Section):
     timestep_type: Annotated[str, TIMESTEP_TYPE] = Field(
         "sigmoid", description="How noise levels are drawn, and weighted in the loss."
     )
-    content_or_style: Annotated[str, one_name("a timestep bias", "balanced", "content", "style")] = Field(
+    content_or_style: Annotated[str, one_name(N_("a timestep bias"), "balanced", "content", "style")] = Field(
         "balanced", description="Draw more high noise levels (content), more low ones (style), or neither."
     )
     min_denoising_steps: int = Field(0, ge=0, le=1000, description="Lowest noise level, of 1000.")

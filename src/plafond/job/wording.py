@@ -8,19 +8,21 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from plafond.language.said import N_, Said, Value
+
 _SHOWN = 60
 
 
-def shown(value: object) -> str:
+def shown(value: object) -> str | Said:
     """A value as it may be quoted in a sentence."""
     if isinstance(value, (BaseModel, dict)):
-        return "a mapping"
+        return Said(N_("a mapping"))
     if isinstance(value, (list, tuple)):
-        return "a list" if value else "an empty list"
+        return Said(N_("a list") if value else N_("an empty list"))
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
-        return "nothing"
+        return Said(N_("nothing"))
     if isinstance(value, str):
         text = printable(" ".join(value.split()))
         return f'"{text[: _SHOWN - 1]}…"' if len(text) > _SHOWN else f'"{text}"'
@@ -33,10 +35,32 @@ def printable(text: str) -> str:
     return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
 
 
+def safe(sentence: Said) -> Said:
+    """A sentence whose values are printable."""
+    return Said(sentence.text, {name: _safe(value) for name, value in sentence.values.items()})
+
+
+def _safe(value: Value) -> Value:
+    match value:
+        case Said():
+            return safe(value)
+        case tuple():
+            return tuple(_safe(part) for part in value)
+        case str() | Path():
+            return printable(str(value))
+        case _:
+            return value
+
+
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the name most like `word`, or None when none is close."""
     found = difflib.get_close_matches(word.lower(), list(names), n=1, cutoff=cutoff)
     return found[0] if found else None
+
+
+def hinted(sentence: Said, near: str | Path | None) -> Said:
+    """A sentence about a name that is not known, and the one that may be meant."""
+    return Said(N_("{text}; did you mean {name}?"), {"text": sentence, "name": near}) if near else sentence
 
 
 def exists(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from pathlib import Path
 from typing import TypeAlias
 
 
@@ -49,6 +50,11 @@ class Said:
     text: str
     values: Mapping[str, Value] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, text: str | Said, values: Mapping[str, Value]) -> Said:
+        """A sentence of its text and its values; one that is made already stays as it is."""
+        return text if isinstance(text, Said) else cls(text, values)
+
     def __str__(self) -> str:
         """The sentence in English, for programs; reports are told a language."""
         from plafond.language.speech import SOURCE, speaker
@@ -56,9 +62,29 @@ class Said:
         return speaker(SOURCE)(self)
 
 
-Value: TypeAlias = str | int | float | Size | ExactSize | Number | Percent | Said | tuple["Value", ...]
+Value: TypeAlias = str | int | float | Path | Size | ExactSize | Number | Percent | Said | tuple["Value", ...]
 Speak: TypeAlias = Callable[[Value], str]
 """Puts a sentence, or what may stand in one, into the words of one language."""
+
+
+class SaidError(Exception):
+    """An error that says in every language what is wrong; as a text, in English.
+
+    Args:
+        text: the sentence.
+        values: what stands in it.
+    """
+
+    def __init__(self, text: str | Said, /, **values: Value):
+        self.said = Said.of(text, values)
+        super().__init__(self.said)
+
+    def __str__(self) -> str:
+        return str(self.said)
+
+
+WORDS = N_("{words}")
+"""The sentence of what comes as words from elsewhere."""
 
 
 def all_of(parts: Sequence[Value]) -> Value:

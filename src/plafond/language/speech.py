@@ -17,6 +17,8 @@ from plafond.memory.gpus import GIB, MIB, gib
 SOURCE = "en"
 UNITS = {"GiB": N_("{number} GiB"), "MiB": N_("{number} MiB")}
 PERCENT = N_("{number}%")
+_OF_MESSAGES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+# before LC_CTYPE, which says nothing of language: Python sets it where the wanted locale is not installed
 
 
 def languages() -> tuple[str, ...]:
@@ -37,7 +39,7 @@ def choose(wanted: str | None) -> str:
             raise UsageError(f"--lang {wanted}: expected one of {', '.join(languages())}")
         return wanted
     try:
-        found = Locale.parse(default_locale("LC_MESSAGES") or SOURCE).language
+        found = Locale.parse(default_locale(_OF_MESSAGES) or SOURCE).language
     except (UnknownLocaleError, ValueError):
         return SOURCE
     return found if found in languages() else SOURCE

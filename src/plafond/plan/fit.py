@@ -267,10 +267,10 @@ def _with_overrides(job: Job) -> str:
                 text = edit(text, index, {key.strip(): _parsed(value)}, suffix=job.path.suffix)
         if job_of(text, job.path, name=job.name).processes == job.processes:
             return text
-        reason = "the settings of --set cannot be written into it"
+        reason = Said(N_("the settings of --set cannot be written into it"))
     except (EditError, PlafondError) as error:
-        reason = str(error)
-    raise JobError(f"{reason}; change the file by hand", file=job.path)
+        reason = error.said
+    raise JobError(N_("{reason}; change the file by hand"), reason=reason, file=job.path)
 
 
 def _parsed(value: str) -> Any:

@@ -92,7 +92,7 @@ def _add_errors(app: FastAPI) -> None:
     def refused(request: Request, error: PlafondError) -> JSONResponse:
         status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
         if isinstance(error, JobError):
-            return _said(status, error.message, error.line, error.key)
+            return _said(status, str(error.message), error.line, error.key)
         if isinstance(error, AskError):
             return _said(status, str(error), error.line, error.key)
         return _said(status, str(error))

@@ -17,6 +17,8 @@ from typing import Any
 
 from plafond.errors import PlafondError
 from plafond.jobs.queue import Where
+from plafond.language.said import N_, WORDS, Said
+from plafond.language.speech import speaker
 
 LINE_LIMIT = 64 * 2**20
 """Bytes of the longest answer."""
@@ -88,6 +90,8 @@ class Planner:
             while not ended:
                 answer = await answers.get()
                 ended = answer["kind"] in ("done", "superseded", "error")
+                if answer["kind"] == "error":
+                    answer["message"] = speaker(question.language)(answer["message"])
                 yield answer
         finally:
             self._waiting.pop(number, None)
@@ -161,7 +165,9 @@ class Planner:
         if self._waiting and not self._closing:
             log.warning("the planning process ended with %s; see %s", process.returncode, self._log_file)
         for waiting in self._waiting.values():
-            message = f"the planning process ended by itself; {self._log_file} may say why"
+            message = Said(
+                N_("the planning process ended by itself; {file} may say why"), {"file": self._log_file}
+            )
             waiting.put_nowait({"kind": "error", "message": message, "line": None, "key": None})
 
 
@@ -190,6 +196,6 @@ class AskError(PlafondError):
     exit_code = 2
 
     def __init__(self, answer: dict[str, Any]):
-        super().__init__(answer["message"])
+        super().__init__(WORDS, words=answer["message"])
         self.line: int | None = answer.get("line")
         self.key: str | None = answer.get("key")

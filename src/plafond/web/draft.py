@@ -18,6 +18,7 @@ from plafond.job.reading import job_of
 from plafond.job.schema import Job
 from plafond.job.source import key_of
 from plafond.job.text import parse
+from plafond.language.said import N_, Said
 
 Check = Callable[[Job], None]
 
@@ -32,9 +33,14 @@ class Problem:
         key: dotted key inside of its process.
     """
 
-    message: str
+    message: Said
     line: int | None
     key: str | None
+
+    @property
+    def placed(self) -> Said:
+        """The sentence with its line and key."""
+        return JobError(self.message, line=self.line, key=self.key).said
 
 
 class Draft:
@@ -71,7 +77,7 @@ class Draft:
             data = parse(text, file, {}).data
         except DocumentError as error:
             key = key_of(error.path) if error.path else None
-            self.problem = Problem(error.message, error.line, key)
+            self.problem = Problem(error.said, error.line, key)
             return
         if isinstance(data, dict):
             self.data = data
@@ -151,7 +157,7 @@ class Draft:
 
     def _path(self, key: str) -> tuple[str | int, ...]:
         if self.raw("") is None:
-            raise EditError("the text cannot be read as a job; mend it first")
+            raise EditError(N_("the text cannot be read as a job; mend it first"))
         return ("config", "process", self.process, *_parts(key))
 
 

@@ -21,6 +21,7 @@ from plafond.job.dataset import DatasetConfig
 from plafond.job.reading import job_of
 from plafond.job.schema import Job
 from plafond.jobs.queue import Where
+from plafond.language.speech import speaker
 from plafond.plan import shapes
 from plafond.plan.report import sentence
 from plafond.web.asking import Question
@@ -79,7 +80,7 @@ class Desk:
             except Superseded:
                 self._say(number, "superseded")
             except PlafondError as error:
-                self._say(number, "error", **_place(error))
+                self._say(number, "error", **_place(error, question.language))
 
     def _next(self) -> dict[str, Any] | None:
         """The oldest question that is not superfluous; None when there will be no more."""
@@ -132,7 +133,6 @@ def answer(question: Question, say: Say) -> None:
 
 def _forecast(job: Job, question: Question, say: Say) -> None:
     """The plan of every process, then what would help, one by one."""
-    from plafond.language.speech import speaker
     from plafond.memory.collector import paused
     from plafond.plan.forecast import Forecaster
     from plafond.plan.notes import notes_of
@@ -150,7 +150,7 @@ def _forecast(job: Job, question: Question, say: Say) -> None:
         with job.placing(index):
             plan = Forecaster(process, ceiling, virtual=virtual, step=step).plan()
         plans.append(plan)
-        report = as_json(job, plan, (), [*job.warnings, *notes_of(plan)], speak)
+        report = as_json(job, plan, (), [*job.remarks, *notes_of(plan)], speak)
         say("plan", process=index, sentence=sentence(plan, speak), limited=_limited(question), plan=report)
     for index, plan in enumerate(plans):
         if plan.verdict == "fits" or not question.remedies:
@@ -167,7 +167,6 @@ def _limited(question: Question) -> bool:
 
 
 def _fit(job: Job, question: Question, say: Say) -> None:
-    from plafond.language.speech import speaker
     from plafond.plan.fit import Fitter
     from plafond.plan.fit_report import as_json
 
@@ -181,7 +180,6 @@ def _diagnose(job: Job, question: Question, say: Say) -> None:
     from plafond.advice.against_plan import ON_THE_CARD, culprit, for_job
     from plafond.advice.diagnose import diagnose
     from plafond.advice.report import as_json
-    from plafond.language.speech import speaker
     from plafond.plan.forecast import Forecaster
 
     found = diagnose(question.log.encode())
@@ -197,10 +195,11 @@ def _diagnose(job: Job, question: Question, say: Say) -> None:
     say("diagnosis", failed=found.failed, report=as_json(found, speaker(question.language)))
 
 
-def _place(error: PlafondError) -> dict[str, Any]:
+def _place(error: PlafondError, language: str) -> dict[str, Any]:
+    speak = speaker(language)
     if isinstance(error, JobError):
-        return {"message": error.message, "line": error.line, "key": error.key}
-    return {"message": str(error), "line": None, "key": None}
+        return {"message": speak(error.message), "line": error.line, "key": error.key}
+    return {"message": speak(error.said), "line": None, "key": None}
 
 
 @lru_cache(maxsize=MOST_SCANS)

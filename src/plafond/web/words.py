@@ -9,7 +9,8 @@ from time import time
 from babel.dates import format_timedelta
 from babel.numbers import format_decimal, format_percent
 
-from plafond.language.speech import SOURCE, catalogue
+from plafond.language.said import Value
+from plafond.language.speech import SOURCE, catalogue, speaker
 from plafond.memory.gpus import GIB, MIB
 
 LANGUAGES = {"en": "English", "fr": "Français"}
@@ -30,11 +31,16 @@ class Words:
     def __init__(self, language: str):
         self.language = language
         self._known = catalogue(language, "plafond.web")
+        self._speak = speaker(language)
 
     def __call__(self, sentence: str, /, **values: object) -> str:
         """A sentence with its values in place."""
         text = self._known.get(sentence, sentence)
         return text.format(**values) if values else text
+
+    def said(self, value: Value) -> str:
+        """A sentence that comes as data, as that of an error."""
+        return self._speak(value)
 
     def size(self, count: int | float) -> str:
         """Bytes as GiB, or as MiB where that says more."""

@@ -27,7 +27,7 @@ async def draw_diagnosis(site: Site, t: Words, entry: Entry) -> None:
     try:
         answer = await only_answer(site.fitter.ask(question), "diagnosis")
     except AskError as error:
-        answer = {"report": {"summary": str(error), "evidence": [], "remedies": []}}
+        answer = {"report": {"summary": t.said(error.said), "evidence": [], "remedies": []}}
     report = answer["report"]
     spinner.delete()
     with card:

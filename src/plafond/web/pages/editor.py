@@ -58,8 +58,7 @@ class Editor:
             return
         lines = max(1, self._editor.value.count("\n") + 1)
         line = min(problem.line or 1, lines)
-        place = "" if problem.line is None else self._t("line {number}", number=problem.line)
-        self._message.text = ": ".join(part for part in (place, problem.key, problem.message) if part)
+        self._message.text = self._t.said(problem.placed)
         self._editor.decorations = [{"kind": "line", "line": line, "class": "bad-line"}]
 
     def _typed(self) -> None:

@@ -185,11 +185,7 @@ class Forecast:
         self.found = Found()
         self._chip.text, self._step.text = self._t("No forecast"), ""
         self._chip.classes(replace="chip")
-        place = (
-            "" if problem is None or problem.line is None else self._t("line {number}", number=problem.line)
-        )
-        said = message or (problem.message if problem is not None else "")
-        self._sentence.text = ": ".join(part for part in (place, said) if part)
+        self._sentence.text = message or ("" if problem is None else self._t.said(problem.placed))
         self._bars.content = ""
         self._warnings.content = ""
         self._box.classes(remove="stale fits tight oom")
@@ -275,7 +271,7 @@ class Forecast:
             )
             answer = await only_answer(self._site.fitter.ask(question), "fitted")
         except AskError as error:
-            ui.notify(str(error), type="negative", multi_line=True)
+            ui.notify(t.said(error.said), type="negative", multi_line=True)
             return
         finally:
             self._fit.props(remove="loading")

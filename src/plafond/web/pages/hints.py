@@ -18,7 +18,9 @@ def told(t: Words) -> Iterator[None]:
     try:
         yield
     except (PlafondError, EditError) as error:
-        ui.notify(str(error), type="negative", multi_line=True, timeout=10_000, close_button=t("Close"))
+        ui.notify(
+            t.said(error.said), type="negative", multi_line=True, timeout=10_000, close_button=t("Close")
+        )
 
 
 @contextmanager
@@ -28,5 +30,5 @@ def drawn(t: Words) -> Iterator[None]:
         yield
     except (PlafondError, EditError) as error:
         with ui.element("section").classes("card empty"):
-            ui.label(str(error)).classes("error message").props("role=alert data-test=refusal")
+            ui.label(t.said(error.said)).classes("error message").props("role=alert data-test=refusal")
             ui.link(t("Dashboard"), "/")

@@ -72,7 +72,7 @@ class Input:
             self.key,
             *(self.prefix + key for key in self.field.also),
         )
-        self._complain(problem.message if wrong and problem is not None else "")
+        self._complain(self._t.said(problem.message) if wrong and problem is not None else "")
         if also_value:
             self._quiet = True
             self._show(self._element, self.field.read(self._draft, self.prefix))

@@ -23,7 +23,7 @@ class Placing:
     """
 
     def __init__(self, t: Words, where: Where, changed: Callable[[], None]):
-        self.where, self._changed = where, changed
+        self._t, self.where, self._changed = t, where, changed
         known = {device.id: _title(t, device.id, device.name) for device in devices()}
         known.setdefault(where.device, where.device)
         self._device = ui.select(known, label=t("GPU ID"), value=where.device, on_change=self._read)
@@ -49,7 +49,7 @@ class Placing:
             if vram or gpu:
                 ceiling_for(vram, gpu)
         except UsageError as error:
-            self._error.text = str(error)
+            self._error.text = self._t.said(error.said)
             self._error.set_visibility(True)
             return
         self._error.set_visibility(False)

@@ -25,7 +25,7 @@ async def start(site: Site, t: Words, entry: Entry, *, fresh: bool = False) -> b
     force = False
     if draft.job is not None:
         saving.refuse_missing(draft.job, saving.folder_of(site, entry))
-        force = await _does_not_fit(site, entry)
+        force = await _does_not_fit(site, t, entry)
         if force and not await ask_all_the_same(t):
             return False
     queue.start(site.store, entry, force=force, fresh=fresh)
@@ -33,7 +33,7 @@ async def start(site: Site, t: Words, entry: Entry, *, fresh: bool = False) -> b
     return True
 
 
-async def _does_not_fit(site: Site, entry: Entry) -> bool:
+async def _does_not_fit(site: Site, t: Words, entry: Entry) -> bool:
     question = Question(
         what="forecast",
         text=entry.text,
@@ -42,6 +42,7 @@ async def _does_not_fit(site: Site, entry: Entry) -> bool:
         where=Where.of(entry),
         overrides=tuple(entry.overrides),
         remedies=False,
+        language=t.language,
     )
     verdicts = []
     async for answer in site.planner.ask(question):
