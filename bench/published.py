@@ -29,11 +29,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything it needs is shipped a
 
 from ruamel.yaml import YAML
 
+from others import OthersRehearsal
 from plafond.data.buckets import Bucket
 from plafond.families import family_for
 from plafond.job.reading import load_job
 from plafond.memory.allocator import replay
-from plafond.memory.dryrun import Rehearsal
 from plafond.memory.gpus import context_overhead
 from plafond.memory.kernels import Target
 from plafond.memory.standins import Given
@@ -74,6 +74,7 @@ def main() -> None:
                 case.frames,
                 case.batch,
                 case.plain,
+                case.library,
                 case.caption,
                 case.capability,
             )
@@ -97,7 +98,7 @@ def predict(case: Case) -> Prediction:
     family = family_for(job.model.arch)
     target = Target("cuda", case.capability)
     source = family.locate(job.model)
-    rehearsal = Rehearsal(job, family, source, target, plain=case.plain)
+    rehearsal = OthersRehearsal(job, family, source, target, plain=case.plain, library=case.library)
     length = None if case.caption is None else family.prompt_length(source, [case.caption], 0)
     if length is not None:
         rehearsal.given = Given(captions=length.tokens, shortest=length.tokens)

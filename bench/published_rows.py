@@ -17,7 +17,9 @@ How each thing is read:
 - **Trainer.** Rows of tools that train PEFT's layers are predicted with what such layers and torch's checkpointing keep
   (`plafond.memory.plainly`), not with plafond's own step.
 - **Clips.** The number of frames is cut to 4n + 1. "480px pixel-area buckets" are planned as a square of 480.
-- **RamTorch** streams weights from main memory, which is planned as ``model.layer_offloading``.
+- **RamTorch** streams weights from main memory, which is planned as ``model.layer_offloading``, with layers that keep
+  what RamTorch's do (``others.py``). Quantised weights are planned as our own streamed ones.
+- **torchao's float8 weights** are planned as ours, with layers that keep what torchao's do (``others.py``).
 - **float8 products** keep bf16 weights and are planned as bf16; the casts of single layers are not counted.
 - **Quantised bases** are planned with our format of as many bits, whoever's kernels the tool uses, and only where
   blocks are recomputed: what quantised layers keep for a backward pass is a matter of their kernels.
@@ -290,6 +292,7 @@ class Case:
         frames: of its clips; 1 for pictures.
         batch: pictures per batch.
         plain: predicted as the tool's step, not as plafond's.
+        library: whose layers the tool uses; see ``others.py``.
         caption: of every picture; None for as long a one as the model takes.
         process: the job's process without its folder of pictures.
         outcome: ``fits`` or ``oom``.
@@ -311,6 +314,7 @@ class Case:
     frames: int
     batch: int
     plain: bool
+    library: str | None
     caption: str | None
     process: dict[str, Any]
     outcome: Literal["fits", "oom"]
@@ -348,6 +352,7 @@ def map_row(row: dict[str, Any]) -> Case:
         frames=_frames(row),
         batch=row.get("batch_size", 1),
         plain=tool.peft,
+        library=_library(row),
         caption=tool.caption,
         process=_process(row, tool, width, height),
         outcome="oom" if row["outcome"] == "oom" else "fits",
@@ -424,6 +429,12 @@ def _qtype(row: dict[str, Any]) -> str | None:
     return None if _float8_products(row) else QTYPES.get(row.get("quantization", ""))
 
 
+def _library(row: dict[str, Any]) -> str | None:
+    if str(row.get("layer_offload", "")).startswith("ramtorch"):
+        return "ramtorch"
+    return "torchao" if row.get("quantization") == "fp8-torchao" else None
+
+
 def _offloading(row: dict[str, Any]) -> dict[str, Any]:
     """Streamed blocks: all of them, or the share that OneTrainer's presets give."""
     asked = row.get("layer_offload", 0)
@@ -498,8 +509,10 @@ def _notes(row: dict[str, Any], tool: Tool) -> Iterator[str]:
         yield "text of 77 tokens planned as 512"
     if (row.get("num_frames", 1) - 1) % 4:
         yield f"{row['num_frames']} frames planned as {_frames(row)}"
-    if "layer_offload" in row and row.get("gradient_checkpointing") is False:
-        yield "RamTorch's layers are planned as streamed ones; what they keep besides is not known"
+    if _library(row) == "ramtorch" and _qtype(row) is not None:
+        yield "quantised weights planned as streamed by plafond, whatever RamTorch does with them"
+    if _library(row) == "torchao":
+        yield "float8 inputs planned as bf16"
     if row["id"] == "df-10994-flux-bs1-nogc":
         yield "planned with the text encoders, which the script drops when all pictures share one prompt"
 

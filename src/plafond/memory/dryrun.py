@@ -33,6 +33,7 @@ from plafond.memory.depth import (
 from plafond.memory.kernels import Target, chosen_kernels
 from plafond.memory.meta import MetaLedger
 from plafond.memory.passages import Passages, state_of
+from plafond.memory.plainly import plainly
 from plafond.memory.residence import counting, host_memory, move_in, put
 from plafond.memory.stage import Stage
 from plafond.memory.standins import (
@@ -49,7 +50,7 @@ from plafond.model.checkpoint import Source, loaded_dtype
 from plafond.model.rehearsal import of_length
 from plafond.training.base import bring_encoders
 from plafond.training.export import DTYPES
-from plafond.training.trainee import leaders
+from plafond.training.trainee import Trainee, leaders
 
 META = torch.device("meta")
 PREVIEW_STEPS = 2
@@ -99,6 +100,11 @@ class Rehearsal:
         self.given = Given()
         self.dtype = DTYPES[process.train.dtype]
         self.config = source.config(family.denoiser)
+
+    def disguise(self, trainee: Trainee) -> None:
+        """Let a trainee do as another trainer does, where that one is predicted."""
+        if self.plain:
+            plainly(trainee)
 
     # ------------------------------------------------------------------------------------------------ phases
 

@@ -18,7 +18,6 @@ from plafond.families._contract import TextEmbedding, control
 from plafond.job.sample import SampleItem
 from plafond.memory.meta import MetaLedger
 from plafond.memory.passages import state_of
-from plafond.memory.plainly import plainly
 from plafond.memory.residence import host_memory, label
 from plafond.memory.standins import (
     PROMPT,
@@ -66,8 +65,7 @@ class Stage:
             self.trainee: Trainee = make_trainee(
                 transformer, self.family, without_files(self.process), rehearsal.target, assistant
             )
-        if rehearsal.plain:
-            plainly(self.trainee)
+        rehearsal.disguise(self.trainee)
         self._undo = self.ledger.watch(transformer)
         self.ledger.watch_gradients(self.trainee.parameters.values())
         self.trainee.move_in(rehearsal.device, self.process.model)
