@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from conftest import JobMaker
@@ -42,6 +43,11 @@ def test_the_recommendation(on: float | None, auto: float | None, off: float | N
 
 def test_ceilings_dictate_what_is_tried(make_job: JobMaker) -> None:
     job = make_job(train={"steps": 4})
+    document = YAML(typ="safe").load(job)
+    (process,) = document["config"]["process"]
+    document["config"]["process"].append({**process, "name": "second"})
+    with job.open("w") as file:
+        YAML(typ="safe").dump(document, file)
     before = job.read_bytes()
     command = ("gc-test", str(job), "--device", "cpu", "--steps", "4", "--json")
     result = CliRunner().invoke(app, [*command, "--vram", "200MB"])
@@ -49,6 +55,7 @@ def test_ceilings_dictate_what_is_tried(make_job: JobMaker) -> None:
     found = json.loads(result.stdout)
     assert [one["setting"] for one in found["trials"]] == ["true", "auto", "false"]
     assert all(one["seconds"] > 0 for one in found["trials"])
+    assert any("2 processes" in caution for caution in found["cautions"])
     on, _, off = found["trials"]
     assert on["peak_bytes"] < off["peak_bytes"] <= off["planned_bytes"]
 

@@ -24,6 +24,7 @@ LARGE_PREVIEWS = N_(
 AT_THE_LIMIT = N_(
     "even with checkpointing the job is at its limit; a smaller top bucket makes room for the experiment"
 )
+FIRST_OF_SEVERAL = N_("the job has {number} processes; the first is tried")
 DOES_NOT_RUN = N_("with checkpointing off it does not run ({failure}); {why}")
 RUNS = N_("off is {gain} faster than on, ran through {buckets}, and fits by plan")
 
@@ -105,12 +106,13 @@ def experiment(
         overrides: ``--set`` of the command line.
         say: told what is tried.
     """
+    processes = len(plafond.load_job(job, overrides=overrides).processes)
     trials: list[Trial] = []
     cautions: tuple[Said, ...] = ()
     for setting in SETTINGS:
         plan = _plan(job, device, vram, gpu, (*overrides, f"train.gradient_checkpointing={setting}"))
         if not trials:
-            cautions = tuple(_cautions(plan))
+            cautions = tuple(_cautions(plan, processes))
         say(Said(N_("gradient_checkpointing: {setting} is tried"), {"setting": setting}))
         trial = _try(job, device, plan, setting, steps, overrides)
         trials.append(trial)
@@ -128,8 +130,10 @@ def _plan(
     return Forecaster(process, ceiling, virtual=device.type == "cpu").plan()
 
 
-def _cautions(plan: Plan) -> Iterator[Said]:
-    """What a careful person would change before the experiment."""
+def _cautions(plan: Plan, processes: int) -> Iterator[Said]:
+    """What a careful person would change, or know, before the experiment."""
+    if processes > 1:
+        yield Said(FIRST_OF_SEVERAL, {"number": processes})
     train, samples = plan.process.train, plan.process.sample.samples
     if train.batch_size > 1:
         yield Said(LARGE_BATCH, {"number": train.batch_size})
