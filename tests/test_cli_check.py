@@ -68,8 +68,22 @@ def test_json(run, tmp_path):
             "job.yaml, line 14: datasets.0.folder_path: no such folder: photos",
         ],
         "error": None,
+        "errors": [],
     }
     assert (bad["ok"], bad["error"]) == (False, "gone.yaml: no such file")
+    assert bad["errors"] == [bad["error"]]
+
+
+def test_all_mistakes_of_a_job_at_once_and_each_once(run, tmp_path):
+    text = change("steps: 2000", "steps: 0\n        gradient_checkpointing: mabye")
+    text = text.replace("name_or_path:", "low_vram: perhaps\n        name_or_path:")
+    write(tmp_path, text)
+    result = run("check", "job.yaml", "--json")
+    assert result.exit_code == 2
+    (found,) = json.loads(result.output)["jobs"]
+    keys = [sentence.split(": ")[1] for sentence in found["errors"]]
+    assert keys == ["train.steps", "train.gradient_checkpointing", "model.low_vram"]
+    assert run("check", "job.yaml").output.count("  error     job.yaml, line ") == 3
 
 
 def test_strict(run, tmp_path):

@@ -27,9 +27,15 @@ from plafond.language.said import N_, Said, SaidError, Value
 
 
 class PlafondError(SaidError):
-    """Base of all errors meant for the user. `exit_code` is what the command returns."""
+    """Base of all errors meant for the user.
+
+    Attributes:
+        exit_code: what the command returns.
+        others: mistakes that were found with this one, which is the first.
+    """
 
     exit_code = 1
+    others: tuple[PlafondError, ...] = ()
 
 
 class UsageError(PlafondError):

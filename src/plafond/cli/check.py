@@ -49,12 +49,12 @@ def check(
         try:
             job = load_job(path, name=name, overrides=set_ or (), strict=strict)
         except PlafondError as error:
-            said = speak(error.said)
+            said = [speak(one.said) for one in (error, *error.others)]
             reports.append(_report(path, None, said, speak))
-            if not json_:
-                _print_line(console, speak(Said(N_("error"))), said, "bold red")
+            for sentence in said if not json_ else ():
+                _print_line(console, speak(Said(N_("error"))), sentence, "bold red")
             continue
-        reports.append(_report(path, job, None, speak))
+        reports.append(_report(path, job, [], speak))
         if not json_:
             _print_job(console, job, speak)
     if json_:
@@ -63,14 +63,15 @@ def check(
         raise typer.Exit(2)
 
 
-def _report(path: Path, job: Job | None, error: str | None, speak: Speak) -> dict[str, object]:
+def _report(path: Path, job: Job | None, errors: list[str], speak: Speak) -> dict[str, object]:
     return {
         "file": str(path),
         "ok": job is not None,
         "name": None if job is None else job.name,
         "arch": None if job is None else job.processes[0].model.arch,
         "warnings": [] if job is None else [speak(warning) for warning in _warnings(job)],
-        "error": error,
+        "error": errors[0] if errors else None,
+        "errors": errors,
     }
 
 

@@ -16,7 +16,7 @@ _PROCESS_DEPTH = 3  # config, process, index
 
 
 class Source:
-    """One job file while it is read. Problems are collected so that the first by line can be reported."""
+    """One job file while it is read. Problems are collected, to be reported in the order of their lines."""
 
     def __init__(
         self, file: Path, lines: Mapping[KeyPath, int], overrides: Mapping[KeyPath, str] | None = None
@@ -65,8 +65,12 @@ class Source:
             raise self.first_problem()
 
     def first_problem(self) -> PlafondError:
-        """The problem that comes first in the file."""
-        return min(self.problems, key=lambda problem: problem[0])[1]
+        """The problem that comes first in the file, and with it the others."""
+        found = sorted(self.problems, key=lambda problem: problem[0])
+        # each kind of value that a key may have can object with the same sentence
+        first, *others = {str(error): error for _, error in found}.values()
+        first.others = tuple(others)
+        return first
 
 
 def key_of(path: KeyPath) -> str | None:
