@@ -114,6 +114,9 @@ def test_a_draft_takes_wrong_values_and_says_what_is_wrong() -> None:
     said = words("fr").said(draft.problem.placed).replace("\u00a0", " ")
     assert re.fullmatch(r'ligne \d+ : train.lr : il faut un nombre supérieur à 0, et non "fast"', said)
     assert lr.read(draft) == "fast"
+    draft.set("train.steps", 0)
+    assert [problem.key for problem in draft.problems] == ["train.steps", "train.lr"]
+    draft.set("train.steps", 1000)
     # the other fields still work
     rank.write(draft, "8")
     assert draft.value("network.linear") == draft.value("network.linear_alpha") == 8
@@ -124,6 +127,12 @@ def test_a_draft_takes_wrong_values_and_says_what_is_wrong() -> None:
     with pytest.raises(EditError, match="mend it first"):
         draft.set("train.steps", 5)
     assert draft.value("train.steps") == 1000 and draft.family is None
+
+
+def test_a_setting_of_the_command_line_that_is_wrong_is_a_problem_of_the_draft() -> None:
+    draft = Draft(new_text(), overrides=("train.steps=0",))
+    assert draft.job is None and draft.problem is not None and draft.problem.line is None
+    assert "--set train.steps=0" in words("en").said(draft.problem.placed)
 
 
 def test_control_data_sets_are_a_list_or_have_names_of_their_own() -> None:

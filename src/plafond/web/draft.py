@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plafond.errors import JobError
+from plafond.errors import JobError, PlafondError
 from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.blocks import add_item, put, remove_item
@@ -55,7 +55,7 @@ class Draft:
     Attributes:
         data: the file as plain data; None as long as it cannot be read at all.
         job: the job as it would be run; None as long as something is wrong with it.
-        problem: what is wrong.
+        problems: what is wrong, in the order of the file.
         process: index of the process that the form shows.
     """
 
@@ -70,14 +70,14 @@ class Draft:
         """Take another text, whatever it says."""
         self.text = text
         self.job: Job | None = None
-        self.problem: Problem | None = None
+        self.problems: tuple[Problem, ...] = ()
         self.data: dict[str, Any] | None = None
         file = Path(f"job{self.suffix}")
         try:
             data = parse(text, file, {}).data
         except DocumentError as error:
             key = key_of(error.path) if error.path else None
-            self.problem = Problem(error.said, error.line, key)
+            self.problems = (Problem(error.said, error.line, key),)
             return
         if isinstance(data, dict):
             self.data = data
@@ -85,10 +85,15 @@ class Draft:
             job = job_of(text, file, overrides=self._overrides)
             if self._check is not None:
                 self._check(job)
-        except JobError as error:
-            self.problem = Problem(error.message, error.line, error.key)
+        except PlafondError as error:
+            self.problems = tuple(map(_problem, (error, *error.others)))
             return
         self.job = job
+
+    @property
+    def problem(self) -> Problem | None:
+        """The first thing that is wrong."""
+        return self.problems[0] if self.problems else None
 
     @property
     def processes(self) -> int:
@@ -159,6 +164,12 @@ class Draft:
         if self.raw("") is None:
             raise EditError(N_("the text cannot be read as a job; mend it first"))
         return ("config", "process", self.process, *_parts(key))
+
+
+def _problem(error: PlafondError) -> Problem:
+    if isinstance(error, JobError):
+        return Problem(error.message, error.line, error.key)
+    return Problem(error.said, None, None)  # a setting of the command line that the job came with
 
 
 def _parts(key: str) -> list[str | int]:

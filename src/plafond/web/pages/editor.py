@@ -51,15 +51,12 @@ class Editor:
             self._quiet = True
             self._editor.value = self._draft.text
             self._quiet = False
-        problem = self._draft.problem
-        self._message.set_visibility(problem is not None)
-        if problem is None:
-            self._editor.decorations = []
-            return
-        lines = max(1, self._editor.value.count("\n") + 1)
-        line = min(problem.line or 1, lines)
-        self._message.text = self._t.said(problem.placed)
-        self._editor.decorations = [{"kind": "line", "line": line, "class": "bad-line"}]
+        problems = self._draft.problems
+        self._message.set_visibility(bool(problems))
+        self._message.text = "\n".join(self._t.said(problem.placed) for problem in problems)
+        last = max(1, self._editor.value.count("\n") + 1)
+        lines = sorted({min(problem.line or 1, last) for problem in problems})
+        self._editor.decorations = [{"kind": "line", "line": line, "class": "bad-line"} for line in lines]
 
     def _typed(self) -> None:
         if self._quiet:

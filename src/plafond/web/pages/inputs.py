@@ -67,12 +67,9 @@ class Input:
             with self._box:
                 self._element = self._draw()
             also_value = True
-        problem = self._draft.problem
-        wrong = problem is not None and problem.key in (
-            self.key,
-            *(self.prefix + key for key in self.field.also),
-        )
-        self._complain(self._t.said(problem.message) if wrong and problem is not None else "")
+        keys = {self.key, *(self.prefix + key for key in self.field.also)}
+        wrong = next((problem for problem in self._draft.problems if problem.key in keys), None)
+        self._complain("" if wrong is None else self._t.said(wrong.message))
         if also_value:
             self._quiet = True
             self._show(self._element, self.field.read(self._draft, self.prefix))
