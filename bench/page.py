@@ -247,13 +247,14 @@ def kill() -> bool:
             pair = [_job(store, home, f"hunted-{pairs}-{side}", f"{CEILING}MB") for side in "ab"]
             for entry in pair:
                 queue.start(store, entry)
-            killed += _hunt(store, home, [one.id for one in pair], dice, min(KILLS_PER_PAIR, KILLS - killed))
+            most = min(KILLS_PER_PAIR, KILLS - killed)
+            found = _hunt(store, home, [one.id for one in pair], dice, most)
+            killed, together = killed + len(found), together + found.count(2)
             for entry in pair:
                 assert_same_weights(_lora(store, calm.id), _lora(store, entry.id))
                 twice += _overlaps(store, entry.id)
-            together += _side_by_side(store, *(entry.id for entry in pair))
         print(
-            f"  {killed} kills in {pairs} pairs of jobs, {together} of them side by side: every job done, weights"
+            f"  {killed} kills in {pairs} pairs of jobs, {together} of them while both ran: every job done, weights"
             f" bit-equal, {twice} ran twice at a time"
         )
     return twice == 0 and together > 0
@@ -271,23 +272,28 @@ config:
       datasets:
         - folder_path: datasets/few
           resolution: [64]
-      train: {{batch_size: 2, steps: 40, lr: 1e-3, optimizer: adamw, dtype: fp32, cache_text_embeddings: true,
+      train: {{batch_size: 2, steps: 100, lr: 1e-3, optimizer: adamw, dtype: fp32, cache_text_embeddings: true,
         disable_sampling: true}}
       model: {{name_or_path: {TINY_FLUX}, arch: flux}}
 """
     return queue.add(store, text, suffix=".yaml", folder=home, where=Where("cpu", vram))
 
 
-def _hunt(store: Store, home: Path, numbers: list[int], dice: random.Random, most: int) -> int:
-    """Let a page keep jobs alive, and kill what belongs to them until they are done, at most `most` times."""
-    killed = 0
+def _hunt(store: Store, home: Path, numbers: list[int], dice: random.Random, most: int) -> list[int]:
+    """Let a page keep jobs alive, and kill what belongs to them until they are done, at most `most` times.
+
+    Returns:
+        For each kill, how many jobs were at work.
+    """
+    killed: list[int] = []
     page = _page(home)
     try:
         while any(store.job(number).state not in (DONE, FAILED) for number in numbers):
-            time.sleep(dice.uniform(0.3, 12.0))
-            if killed >= most or all(store.job(one).state not in (*ACTIVE, QUEUED) for one in numbers):
+            time.sleep(dice.uniform(0.3, 15.0))
+            if len(killed) >= most or all(store.job(one).state not in (*ACTIVE, QUEUED) for one in numbers):
                 continue
             prey = dice.choice(["page", "worker", "run", "runs", "all"])
+            at_work = len(list(_processes(home, "runs")))
             if prey in ("page", "all"):
                 page.kill()
                 page.wait()
@@ -297,7 +303,7 @@ def _hunt(store: Store, home: Path, numbers: list[int], dice: random.Random, mos
                     process.send_signal(signal.SIGKILL)
             if prey in ("page", "all"):
                 page = _page(home)
-            killed += 1
+            killed.append(at_work)
     finally:
         page.kill()
         page.wait()
@@ -333,24 +339,12 @@ def _lora(store: Store, number: int) -> Path:
 
 def _overlaps(store: Store, number: int) -> int:
     """How often a process of the job began while another was at work on it."""
-    events = _events(store, number)
+    lines = RunFiles(store.home.run(number)).history.read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
     # a process that was killed wrote no end, and was gone when the next one got the lock
     ends = {event["pid"]: event["time"] for event in events if event["event"] == "end"}
     starts = [(event["time"], event["pid"]) for event in events if event["event"] == "start"]
     return sum(1 for (_, pid), (later, _) in pairwise(starts) if pid in ends and ends[pid] > later)
-
-
-def _events(store: Store, number: int) -> list[dict[str, Any]]:
-    lines = RunFiles(store.home.run(number)).history.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def _side_by_side(store: Store, *numbers: int) -> bool:
-    """Whether the last attempts of two jobs, which came to their ends, ran at the same time for a while."""
-    (began, ended), (other_began, other_ended) = (
-        (events[-2]["time"], events[-1]["time"]) for events in (_events(store, number) for number in numbers)
-    )
-    return bool(began < other_ended and other_began < ended)
 
 
 if __name__ == "__main__":
