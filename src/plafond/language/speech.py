@@ -83,6 +83,8 @@ def speaker(language: str) -> Speak:
                 return str(value)
 
     def worded(text: str, /, **values: str) -> str:
-        return known.get(text, text).format(**values)
+        # without values there is nothing to put in, and braces are what they are
+        sentence = known.get(text, text)
+        return sentence.format(**values) if values else sentence
 
     return speak

@@ -11,7 +11,7 @@ import torch
 from plafond.activations.plan import is_open
 from plafond.errors import DoesNotFitError
 from plafond.job.folders import missing_folders
-from plafond.language.said import N_, ExactSize, Said, Speak
+from plafond.language.said import N_, WORDS, ExactSize, Said, Speak
 from plafond.memory.calibration import with_overhead
 from plafond.memory.gpus import Ceiling, catalogued, context_overhead
 from plafond.plan.forecast import Forecaster, Plan
@@ -64,7 +64,7 @@ def budgets_of(
                 found = remedies(plan)
             report = text(job, plan, found, [plan.shapes.assumed] if plan.shapes.assumed else [], speak)
             nothing = speak(Said(N_("Nothing was run; --force runs it all the same.")))
-            raise DoesNotFitError(f"{report}\n\n{nothing}")
+            raise DoesNotFitError(WORDS, words=f"{report}\n\n{nothing}")
         say(speak(Said(N_("{job}: {text}"), {"job": job.name, "text": sentence(plan, speak)})))
         budgets.append(budget_of(plan))
     return budgets
