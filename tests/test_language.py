@@ -107,6 +107,7 @@ def test_numbers_are_written_as_the_language_writes_them() -> None:
     assert (en(ExactSize(3 * GIB // 2)), fr(ExactSize(2**20))) == ("1.50 GiB", "1,0\u00a0Mio")
     assert (en(Number(1.145, 2)), fr(Number(2, 1))) == (f"{1.145:.2f}", "2,0")
     assert (en(Percent(0.285)), fr(Percent(0.285))) == (f"{0.285:.0%}", "28\u00a0%")
+    assert str(Said("{braces} without values")) == "{braces} without values"
     assert fr((Percent(1), "a", 2)) == "100\u00a0%, a, 2"
 
 
