@@ -52,12 +52,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(
     "at",
-    ["step:14", "half-written:4", "before-rename:4", "after-rename:4", "before-rename:5", "before-rename:6"],
+    ["step:14", "after-rename:1", "half-written:4", "after-rename:4", "before-rename:5", "before-rename:6"],
 )
 def test_thirty_steps_equal_ten_and_twenty_with_a_kill_between(
     make_job: JobMaker, undisturbed: dict[str, Path], at: str
 ) -> None:
-    # saves at 10, 20, 30: file 4 is the second milestone, 5 its state, 6 the state's manifest
+    # saves at 10, 20, 30: file 1 is the first milestone, still without a state; 4 is the second, 5 its state, 6 that
+    # state's manifest
     sections = {"train": LONG, "network": NETWORK, "save": {"save_every": 10}}
     if "job" not in undisturbed:
         undisturbed["job"] = make_job("whole", **sections)
@@ -65,7 +66,7 @@ def test_thirty_steps_equal_ten_and_twenty_with_a_kill_between(
     job = make_job("killed", **sections)
     assert run_and_die(job, at).returncode == KILLED
     done = losses(folder_of(job))[-1][0]
-    assert done == (14 if at == "step:14" else 20)
+    assert done == {"step:14": 14, "after-rename:1": 10}.get(at, 20)
     run(job)
     assert [step for step, _ in losses(folder_of(job))] == list(range(1, 31))
     same_run(undisturbed["job"], job, 30)

@@ -226,6 +226,11 @@ class Run:
     def _adopt(self) -> None:
         """Go on from the newest LoRA of a folder without states of ours, as AI Toolkit leaves it."""
         saved = [(step, path) for step, path in self.folder.milestones() if path.is_file()]
+        if self.folder.resume.is_dir():
+            # this run began here, and was killed in its first save: it begins anew, for the same result
+            saved = [(step, path) for step, path in saved if step > self.process.save.save_every]
+        if not saved:
+            self.folder.resume.mkdir(parents=True, exist_ok=True)
         if saved and self.trainee.network is not None:
             step, path = saved[-1]
             load_lora_file(self.trainee.network, path, self.family, self.trainee.transformer)
