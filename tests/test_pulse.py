@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import JobMaker
+from plafond.language.said import Said
 from plafond.training import pulse
 from plafond.training.pulse import FILE, Beat, Pulse, end_of, take
 from runs import folder_of, run
@@ -28,7 +29,7 @@ LAST = Beat(step=7, free=20 * GIB, total=64 * GIB, held=30 * GIB, kills=2, boote
     ],
 )
 def test_how_a_run_ended(last: dict[str, int], now: dict[str, int], said: str) -> None:
-    sentence = end_of(replace(LAST, **last), replace(LAST, **now))
+    sentence = str(end_of(replace(LAST, **last), replace(LAST, **now)))
     assert sentence.startswith("the run before this one ended without a word some time after step 7: " + said)
 
 
@@ -66,7 +67,7 @@ def test_scarce_main_memory_is_said_once_and_the_state_saved(
 
 def test_a_file_that_is_not_ours_is_no_matter(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("[1, 2")
-    said: list[str] = []
+    said: list[Said] = []
     with Pulse(tmp_path, said.append) as beating:
         assert json.loads((tmp_path / FILE).read_text())["step"] == 0
         assert not beating.beat(1), "it is not time yet"

@@ -11,12 +11,13 @@ import typer
 import plafond
 from plafond.cli.lang import Lang, spoken
 from plafond.errors import DeviceMemoryError
-from plafond.language.said import N_, Said
+from plafond.language.said import N_, Number, Said, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plafond.job.schema import Job
+    from plafond.language.said import Speak
     from plafond.training.result import Result
 
 
@@ -61,7 +62,7 @@ def train(
         for result in _run(job, device=device, fresh=fresh, vram=vram, gpu=gpu, force=force):
             results.append(result)
             if not json_:
-                typer.echo(summary(result))
+                typer.echo(summary(result, speak))
     if json_:
         typer.echo(json.dumps({"schema": 1, "runs": [as_json(result) for result in results]}, indent=1))
 
@@ -94,7 +95,7 @@ def _run(
         speak=spoken(),
     )
     try:
-        yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets)
+        yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets, speak=spoken())
     except OutOfMemoryError as error:
         place = "".join(f" {note}:" for note in getattr(error, "__notes__", ()))
         raise DeviceMemoryError(
@@ -102,19 +103,23 @@ def _run(
         ) from error
 
 
-def summary(result: Result) -> str:
+def summary(result: Result, speak: Speak = str) -> str:
     """What a person wants to know at the end of a run."""
-    rows = [("LoRA" if index == 0 else "", str(path)) for index, path in enumerate(result.files)]
+    rows: list[tuple[Value, Value]] = [
+        ("" if index else Said(N_("LoRA")), path) for index, path in enumerate(result.files)
+    ]
     if result.loss is not None:
-        rows.append(("loss", f"{result.loss:.4f} (mean of the last 50 steps)"))
+        mean = Said(
+            N_("{loss} (mean of the last {steps} steps)"), {"loss": Number(result.loss, 4), "steps": 50}
+        )
+        rows.append((Said(N_("loss")), mean))
     if result.sheet:
-        rows.append(("pictures", f"{result.sheet} (before and after)"))
+        rows.append((Said(N_("pictures")), Said(N_("{file} (before and after)"), {"file": result.sheet})))
     if result.plot:
-        rows.append(("curve", str(result.plot)))
-    lines = [f"{result.name}: {result.steps} steps done"]
-    lines += [f"  {label:<9}{text}" for label, text in rows]
-    lines += [f"  note     {note}" for note in result.notes]
-    return "\n".join(lines)
+        rows.append((Said(N_("curve")), result.plot))
+    rows += [(Said(N_("note")), note) for note in result.notes]
+    done = Said(N_("{name}: {steps} steps done"), {"name": result.name, "steps": result.steps})
+    return "\n".join([speak(done), *(f"  {speak(label):<9}{speak(text)}" for label, text in rows)])
 
 
 def as_json(result: Result) -> dict[str, object]:

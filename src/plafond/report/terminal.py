@@ -11,8 +11,10 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
 from plafond.data.progress import Report
+from plafond.language.said import N_, Number, Said, Speak, Value
 
 PIPE_SECONDS = 10.0
 """Without a terminal, progress is printed at most this often."""
@@ -20,12 +22,25 @@ PIPE_SECONDS = 10.0
 PATIENCE = 2.0
 """Work that is over sooner shows no progress."""
 
+WARNING = N_("warning: {text}")
+TRAINING = Said(N_("training"))
+LEFT = N_("{done}/{total}  {time} left")
+DONE = N_("{title}: {done}/{total}")
+STEP = N_("{step}/{total}  loss {loss}  {rate}  {time} left")
+STEP_LINE = N_("step {note}")
+
 
 class Terminal:
-    """Progress and notes of one run, written to `stream` and, line by line, to `log`; a context manager."""
+    """Progress and notes of one run; a context manager.
 
-    def __init__(self, stream: TextIO, log: TextIO | None = None):
-        self._log = log
+    Args:
+        stream: where they are shown.
+        log: takes each line, too, in English, whatever is shown.
+        speak: puts what is shown into words.
+    """
+
+    def __init__(self, stream: TextIO, log: TextIO | None = None, speak: Speak = str):
+        self._log, self._speak = log, speak
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
         self.live = self.console.is_terminal
         self.progress = Progress(
@@ -53,25 +68,27 @@ class Terminal:
         if kind is not None:
             self._keep(f"{kind.__name__}: {error}")
 
-    def note(self, text: str) -> None:
+    def note(self, text: str | Said) -> None:
         """Print one line."""
-        self._keep(text)
-        self.console.print(text, markup=False)
+        self._keep(str(text))
+        self.console.print(self._speak(text), markup=False)
 
     def _keep(self, text: str) -> None:
         if self._log is not None:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
             self._log.flush()
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str | Said) -> None:
         """Print one warning."""
-        self._keep(f"warning: {text}")
-        self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
+        warning = Said(WARNING, {"text": text})
+        self._keep(str(warning))
+        line, said = self._speak(warning), self._speak(text)
+        self.console.print(Text(line.removesuffix(said), "yellow"), Text(said), sep="")
 
     @contextmanager
-    def doing(self, title: str) -> Iterator[None]:
+    def doing(self, title: str | Said) -> Iterator[None]:
         """Show that something without steps is going on inside the ``with`` block."""
-        task = self.progress.add_task(title, total=None, note="")
+        task = self.progress.add_task(self._speak(title), total=None, note="")
         if not self.live:
             self.note(title)
         try:
@@ -79,7 +96,7 @@ class Terminal:
         finally:
             self.progress.remove_task(task)
 
-    def phase(self, title: str) -> Report:
+    def phase(self, title: str | Said) -> Report:
         """A hook ``(done, total)`` that shows the progress of one phase."""
         started = self._printed = time.monotonic()
         task: list[TaskID] = []
@@ -90,30 +107,40 @@ class Terminal:
                     self.progress.remove_task(task.pop())
             elif self.live and time.monotonic() - started > PATIENCE:
                 if not task:
-                    task.append(self.progress.add_task(title, total=total, note=""))
+                    task.append(self.progress.add_task(self._speak(title), total=total, note=""))
                 left = (time.monotonic() - started) / max(done, 1) * (total - done)
-                note = f"{done}/{total}  {_duration(left)} left" if done else f"{done}/{total}"
+                values: dict[str, Value] = {"done": done, "total": total, "time": _duration(left)}
+                note = self._speak(Said(LEFT, values)) if done else f"{done}/{total}"
                 self.progress.update(task[0], completed=done, note=note)
             elif not self.live and self._due():
-                self.note(f"{title}: {done}/{total}")
+                self.note(Said(DONE, {"title": title, "done": done, "total": total}))
 
         return show
 
     def training(self, start: int, total: int, every: int) -> Callable[[int, float], None]:
         """A hook ``(step, loss)`` that shows the training's progress; in a pipe at least after `every` steps."""
-        task = self.progress.add_task("training", total=total, completed=start, note="")
+        task = self.progress.add_task(self._speak(TRAINING), total=total, completed=start, note="")
         self._times.append(time.monotonic())
 
         def show(step: int, loss: float) -> None:
             self._times.append(time.monotonic())
             seconds = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
             rate = f"{1 / seconds:.2f} it/s" if seconds < 1 else f"{seconds:.2f} s/it"
-            note = f"{step}/{total}  loss {loss:.4f}  {rate}  {_duration(seconds * (total - step))} left"
-            self.progress.update(task, completed=step, note=note)
+            left = _duration(seconds * (total - step))
+            values: dict[str, Value] = {
+                "step": step,
+                "total": total,
+                "loss": Number(loss, 4),
+                "rate": rate,
+                "time": left,
+            }
+            note = Said(STEP, values)
+            self.progress.update(task, completed=step, note=self._speak(note))
+            line = Said(STEP_LINE, {"note": note})
             if not self.live and (step % every == 0 or self._due() or step == total):
-                self.note(f"step {note}")
+                self.note(line)
             elif self.live and (step % every == 0 or step == total):
-                self._keep(f"step {note}")
+                self._keep(str(line))
 
         return show
 
@@ -123,10 +150,6 @@ class Terminal:
             return False
         self._printed = now
         return True
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ from plafond.errors import Interrupted, NonFiniteError
 from plafond.families import family_for
 from plafond.families._contract import Family
 from plafond.job.schema import Job, ProcessConfig
-from plafond.memory.gpus import gib
+from plafond.language.said import N_, ExactSize, Number, Said, Speak, Value
 from plafond.memory.kernels import Target
 from plafond.memory.residence import enter, host_memory, label, release, settle
 from plafond.report.terminal import Terminal
@@ -37,6 +37,20 @@ from plafond.training.stop import StopSignal
 from plafond.training.trainee import Trainee, load_lora_file, make_trainee
 from plafond.training.transaction import Transaction
 
+BEGINNING = N_(
+    "{name}: {pictures} pictures, {batches} batches an epoch, {millions} M trained parameters on {device}, {dtype}"
+)
+OTHER_BASE = N_(
+    "the base model was {then} when this run was saved and is {now} now; the adapter goes on, on a base that is a"
+    " little different"
+)
+ADOPTED = N_("continuing after step {step} from {file}; the optimizer starts anew")
+NOT_APPLIED = N_("step {step}: loss {loss}, gradient {gradient}; not applied ({names})")
+TILED = N_("out of memory in a preview, which is drawn again with a tiled decoder")
+NO_PREVIEW = N_("no preview after step {step}: {why}")
+PEAK = N_("peak at {bucket}: measured {measured}")
+PEAK_FORETOLD = N_("peak at {bucket}: predicted {predicted}, measured {measured}")
+
 NON_FINITE_LIMIT = 10
 """So many steps in a row with a non-finite loss or gradient end the run."""
 
@@ -48,8 +62,9 @@ def train(
     device: torch.device,
     fresh: bool = False,
     budget: Budget | None = None,
+    speak: Speak = str,
 ) -> Result:
-    """Run one process of a job to its end, or continue where it stopped.
+    """Run one process of a job to its end, or continue where it stopped; `speak` words what is shown meanwhile.
 
     Raises:
         Interrupted: the user stopped the run; its state is saved.
@@ -64,10 +79,10 @@ def train(
         to_log(folder.log) as stream,
         folder.log.open("a", encoding="utf-8") as log,
         StopSignal() as stop,
-        Terminal(stream, log) as terminal,
+        Terminal(stream, log, speak) as terminal,
     ):
         if aside is not None:
-            terminal.note(f"the earlier run is kept at {aside}")
+            terminal.note(Said(N_("the earlier run is kept at {path}"), {"path": aside}))
         write_job(job, process, folder)
         budget = budget or Budget()
         with Pulse(folder.path, terminal.warn) as pulse, spending(budget, device) as gauge:
@@ -159,7 +174,7 @@ class Run:
     def _build(self) -> None:
         process, prepared = self.process, self.prepared
         dtype = DTYPES[process.train.dtype]
-        with self.terminal.doing("loading the transformer"):
+        with self.terminal.doing(Said(N_("loading the transformer"))):
             enter("loading")
             with host_memory():
                 host = torch.device("cpu")
@@ -194,8 +209,17 @@ class Run:
         self.started = time.time()
         count = sum(parameter.numel() for parameter in self.trainee.parameters.values())
         self.terminal.note(
-            f"{self.folder.name}: {prepared.pictures} pictures, {self.feed.plan.batches_per_epoch} batches an epoch,"
-            f" {count / 1e6:.2f} M trained parameters on {self.device}, {process.train.dtype}"
+            Said(
+                BEGINNING,
+                {
+                    "name": self.folder.name,
+                    "pictures": prepared.pictures,
+                    "batches": self.feed.plan.batches_per_epoch,
+                    "millions": Number(count / 1e6, 2),
+                    "device": str(self.device),
+                    "dtype": process.train.dtype,
+                },
+            )
         )
 
     def resume(self) -> None:
@@ -203,7 +227,7 @@ class Run:
         with host_memory():
             state, damaged = self.checkpoints.load_newest(self.identity)
         for sentence in damaged:
-            self.terminal.warn(f"{sentence}; the one before it is used")
+            self.terminal.warn(Said(N_("{problem}; the one before it is used"), {"problem": sentence}))
         if state is None:
             self._adopt()
             make_state(self.optimizer)
@@ -216,12 +240,10 @@ class Run:
         self.progress = Progress(**state["progress"])
         then, now = state.get("base"), self.process.model.weight_format
         if then != now:
-            self.terminal.warn(
-                f"the base model was {then or 'not quantised'} when this run was saved and is"
-                f" {now or 'not quantised'} now; the adapter goes on, on a base that is a little different"
-            )
+            none = Said(N_("not quantised"))
+            self.terminal.warn(Said(OTHER_BASE, {"then": then or none, "now": now or none}))
         self.folder.rewind_metrics(self.progress.step)
-        self.terminal.note(f"continuing after step {self.progress.step}")
+        self.terminal.note(Said(N_("continuing after step {step}"), {"step": self.progress.step}))
 
     def _adopt(self) -> None:
         """Go on from the newest LoRA of a folder without states of ours, as AI Toolkit leaves it."""
@@ -235,7 +257,7 @@ class Run:
             step, path = saved[-1]
             load_lora_file(self.trainee.network, path, self.family, self.trainee.transformer)
             self.progress = Progress(step=step)
-            self.terminal.note(f"continuing after step {step} from {path.name}; the optimizer starts anew")
+            self.terminal.note(Said(ADOPTED, {"step": step, "file": path.name}))
         self.folder.rewind_metrics(self.progress.step)
 
     # ------------------------------------------------------------------------------------------------ steps
@@ -266,10 +288,13 @@ class Run:
         row.update(loss=None, grad_norm=None, samples=samples)
         self.folder.append_metrics(row)
         self.progress.non_finite += 1
-        names = ", ".join(Path(sample).name for sample in samples)
-        self.terminal.warn(
-            f"step {self.progress.step}: loss {outcome.loss}, gradient {outcome.grad_norm}; not applied ({names})"
-        )
+        values: dict[str, Value] = {
+            "step": self.progress.step,
+            "loss": str(outcome.loss),
+            "gradient": str(outcome.grad_norm),
+            "names": tuple(Path(sample).name for sample in samples),
+        }
+        self.terminal.warn(Said(NOT_APPLIED, values))
         if self.progress.non_finite >= NON_FINITE_LIMIT:
             self.save_state()
             raise NonFiniteError(
@@ -284,7 +309,7 @@ class Run:
             raise Interrupted(f"stopped after step {self.progress.step}; the same command goes on from there")
 
     def _preview(self) -> None:
-        report = self.terminal.phase("previews")
+        report = self.terminal.phase(Said(N_("previews")))
 
         def draw() -> None:
             self.previewer.draw(self.progress.step, self.ema, report, lambda: self.stop.requested)
@@ -293,7 +318,7 @@ class Run:
             if not self.budget.recover or self.previewer.tiled:
                 return False
             self.previewer.tiled = True
-            self.terminal.warn("out of memory in a preview, which is drawn again with a tiled decoder")
+            self.terminal.warn(Said(TILED))
             return True
 
         try:
@@ -301,7 +326,8 @@ class Run:
         except torch.OutOfMemoryError as error:
             if not self.budget.recover:
                 raise
-            self.terminal.warn(f"no preview after step {self.progress.step}: {str(error).splitlines()[0]}")
+            why = str(error).splitlines()[0]
+            self.terminal.warn(Said(NO_PREVIEW, {"step": self.progress.step, "why": why}))
 
     # ------------------------------------------------------------------------------------------------ saving
 
@@ -364,8 +390,13 @@ class Run:
             self._preview()
         for bucket, peak in self.peaks.items():
             predicted = self.budget.predicted.get(bucket)
-            foretold = f"predicted {gib(predicted)}, " if predicted is not None else ""
-            self.terminal.note(f"peak at {bucket}: {foretold}measured {gib(peak)}")
+            text = PEAK if predicted is None else PEAK_FORETOLD
+            values: dict[str, Value] = {
+                "bucket": bucket,
+                "predicted": ExactSize(predicted or 0),
+                "measured": ExactSize(peak),
+            }
+            self.terminal.note(Said(text, values))
         return self._result(None, tuple(files))
 
     def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:

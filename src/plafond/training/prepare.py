@@ -29,6 +29,7 @@ from plafond.data.text import FOLDER, Question, TextStore, cache_text
 from plafond.errors import JobError
 from plafond.families._contract import Family, TextEmbedding
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_, Said
 from plafond.memory.residence import enter, host_memory, move_in, move_out, put, release
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal
@@ -37,6 +38,15 @@ from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
 from plafond.training.feed import Embed, Feed
 from plafond.training.recovery import OnHost
+
+NO_CONTROLS = N_("{arch} takes no control images; control_path is not used")
+NO_HOLES = N_("{arch} completes no pictures; inpaint_path is not used")
+LATENTS_ON_CPU = N_("out of memory while caching latents; the rest is encoded on the CPU")
+TEXT_ON_CPU = N_("out of memory while encoding text; the text encoders go on on the CPU")
+TRIGGER_ALONE = N_(
+    "unload_text_encoder without cache_text_embeddings trains every picture with the trigger word alone; captions are"
+    " not used"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +93,9 @@ def prepare(
     scans = [match_masks(match_openings(found, family.opened)) for found in scans]
     for found in scans:
         if found.config.control_path and not family.controls:
-            terminal.warn(f"{process.model.arch} takes no control images; control_path is not used")
+            terminal.warn(Said(NO_CONTROLS, {"arch": process.model.arch}))
         if found.config.inpaint_path and not family.inpaints:
-            terminal.warn(f"{process.model.arch} completes no pictures; inpaint_path is not used")
+            terminal.warn(Said(NO_HOLES, {"arch": process.model.arch}))
         for problem in found.problems:
             terminal.warn(problem)
         for note in found.notes:
@@ -93,7 +103,7 @@ def prepare(
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
     store, vae = _latents(process, family, source, items, device, terminal, recover)
     items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
-    masks, kept = read_masks(items, _grid_of(store), terminal.phase("masks"))
+    masks, kept = read_masks(items, _grid_of(store), terminal.phase(Said(N_("masks"))))
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
     embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal, recover)
     return Prepared(
@@ -132,7 +142,7 @@ def _latents(
 
     @cache
     def vae() -> nn.Module:
-        with terminal.doing("loading the VAE"), host_memory():
+        with terminal.doing(Said(N_("loading the VAE"))), host_memory():
             return family.load_vae(source, device=torch.device("cpu"), dtype=dtype)
 
     def there(pixels: Tensor) -> Tensor:
@@ -152,7 +162,7 @@ def _latents(
         leave,
         lambda pixels: family.encode_image(vae(), pixels.to(dtype)),
         device,
-        lambda: terminal.warn("out of memory while caching latents; the rest is encoded on the CPU"),
+        lambda: terminal.warn(Said(LATENTS_ON_CPU)),
         recover,
     )
     enter("caching latents")
@@ -161,7 +171,7 @@ def _latents(
         encode,
         signature={"family": family.name, "vae": source.fingerprint("vae"), "dtype": process.train.dtype},
         folder=_cache_place(process),
-        progress=terminal.phase("latents"),
+        progress=terminal.phase(Said(N_("latents"))),
     )
     for problem in store.problems:
         terminal.warn(problem)
@@ -186,7 +196,7 @@ def _texts(
 
     def encode_on(place: torch.device, prompts: Sequence[Question]) -> list[TextEmbedding]:
         if not loaded:
-            with terminal.doing("loading the text encoders"):
+            with terminal.doing(Said(N_("loading the text encoders"))):
                 with host_memory():
                     host = torch.device("cpu")
                     loaded.append(family.load_text_encoders(source, device=host, dtype=dtype))
@@ -201,7 +211,7 @@ def _texts(
         loaded.clear,
         encode_at_home,
         device,
-        lambda: terminal.warn("out of memory while encoding text; the text encoders go on on the CPU"),
+        lambda: terminal.warn(Said(TEXT_ON_CPU)),
         recover,
     )
     enter("encoding text")
@@ -220,10 +230,7 @@ def _texts(
             prompts = _questions(process, family, data)
             folder = cache_folder(_cache_place(process) or data[0].items[0].picture.root, FOLDER)
         else:
-            terminal.warn(
-                "unload_text_encoder without cache_text_embeddings trains every picture with the trigger word"
-                " alone; captions are not used"
-            )
+            terminal.warn(Said(TRIGGER_ALONE))
             prompts = [
                 question
                 for plan in data
@@ -236,12 +243,14 @@ def _texts(
             encode,
             signature=signature,
             folder=folder,
-            progress=terminal.phase("captions"),
+            progress=terminal.phase(Said(N_("captions"))),
         )
         loaded.clear()
         release(device)
         return _look_up(store), {prompt: store[prompt] for prompt in previews}
-    store = cache_text(previews, encode, signature=signature, progress=terminal.phase("preview prompts"))
+    store = cache_text(
+        previews, encode, signature=signature, progress=terminal.phase(Said(N_("preview prompts")))
+    )
     return encode, {prompt: store[prompt] for prompt in previews}
 
 

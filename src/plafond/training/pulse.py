@@ -14,10 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from plafond.memory.gpus import gib
+from plafond.language.said import N_, ExactSize, Said, Value
 from plafond.training.run_folder import write_atomically
 
 FILE = "running.json"
+MEMORY = N_("{free} of main memory were left then, and {held} were its own")
+SCARCE = N_("only {free} of main memory are left, and {held} are this run's: the system may kill it")
 EVERY = 5.0
 """Seconds between two looks."""
 SCARCE_SHARE = 0.02
@@ -62,19 +64,24 @@ def take(step: int) -> Beat:
     return Beat(step=step, free=free, total=total, held=held, kills=_kills(), booted=psutil.boot_time())
 
 
-def end_of(last: Beat, now: Beat) -> str:
+def end_of(last: Beat, now: Beat) -> Said:
     """How a run ended that left `last` behind, in a sentence."""
-    when = f"after step {last.step}" if last.step else "before its first step"
-    end = f"the run before this one ended without a word some time {when}"
-    memory = f"{gib(last.free)} of main memory were left then, and {gib(last.held)} were its own"
+    when = (
+        Said(N_("after step {step}"), {"step": last.step}) if last.step else Said(N_("before its first step"))
+    )
+    end = Said(N_("the run before this one ended without a word some time {when}"), {"when": when})
+    sizes = {"free": ExactSize(last.free), "held": ExactSize(last.held)}
+    values: dict[str, Value] = {"end": end, "memory": Said(MEMORY, sizes)}
     again = abs(now.booted - last.booted) > 60
     if again:
-        return f"{end}: the machine has been restarted since"
+        return Said(N_("{end}: the machine has been restarted since"), values)
     if last.kills is not None and now.kills is not None and now.kills > last.kills:
-        return f"{end}: the system killed it because main memory was full ({memory})"
+        return Said(N_("{end}: the system killed it because main memory was full ({memory})"), values)
     if last.free < SUSPICIOUS * last.total:
-        return f"{end}: the system probably killed it because main memory was full ({memory})"
-    return f"{end}: it was killed ({memory})"
+        return Said(
+            N_("{end}: the system probably killed it because main memory was full ({memory})"), values
+        )
+    return Said(N_("{end}: it was killed ({memory})"), values)
 
 
 class Pulse:
@@ -85,7 +92,7 @@ class Pulse:
         warn: told what the user has to know.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]):
+    def __init__(self, folder: Path, warn: Callable[[Said], None]):
         self.path, self.warn = folder / FILE, warn
         self._next = 0.0
         self._warned = False
@@ -117,9 +124,7 @@ class Pulse:
         if self._warned or now.free >= min(SCARCE_BYTES, SCARCE_SHARE * now.total):
             return False
         self._warned = True
-        self.warn(
-            f"only {gib(now.free)} of main memory are left, and {gib(now.held)} are this run's: the system may kill it"
-        )
+        self.warn(Said(SCARCE, {"free": ExactSize(now.free), "held": ExactSize(now.held)}))
         return True
 
 

@@ -18,6 +18,7 @@ import torch
 from plafond.activations.levels import Level
 from plafond.activations.plan import RECOMPUTE_ALL, ActivationPlan, Activations
 from plafond.data.batches import Batch
+from plafond.language.said import N_, Said, Value, listed
 from plafond.memory.residence import host_memory, release
 from plafond.training.run_folder import write_atomically
 from plafond.training.step import MicroBatch
@@ -33,6 +34,7 @@ LEANER = (
 """Plans to fall back on, from the fastest to the leanest."""
 
 FILE = "recovered.json"
+IN_PARTS = N_("batches at {bucket} are trained in {parts} parts; the step stays the same")
 
 
 def attempt(action: Callable[[], Answer], lean: Callable[[str], bool], device: torch.device) -> Answer:
@@ -131,7 +133,7 @@ class Leaner:
             if 0 <= place < len(LEANER):
                 self._take(bucket, place)
 
-    def step(self, batches: Iterable[Batch]) -> str | None:
+    def step(self, batches: Iterable[Batch]) -> Value | None:
         """Make the next attempt at these batches leaner; says how, or None when nothing is left."""
         sizes = {str(batch.bucket): len(batch.items) for batch in batches}
         changes = [change for bucket, size in sizes.items() if (change := self._next(bucket, size))]
@@ -146,19 +148,20 @@ class Leaner:
             path.write_text(json.dumps(rows), encoding="utf-8")
 
         write_atomically(self.folder / FILE, write)
-        return "; ".join(changes)
+        return listed(changes)
 
-    def _next(self, bucket: str, size: int) -> str | None:
+    def _next(self, bucket: str, size: int) -> Said | None:
         place = self.taken.get(bucket)
         following = _first_leaner(self.activations.of(bucket)) if place is None else place + 1
         if following < len(LEANER):
             self._take(bucket, following)
-            return f"blocks at {bucket} now keep: {LEANER[following].name}"
+            kept = LEANER[following].name
+            return Said(N_("blocks at {bucket} now keep: {kept}"), {"bucket": bucket, "kept": kept})
         parts = self.parts.get(bucket, 1)
         if parts >= size:
             return None
         self.parts[bucket] = min(size, 2 * parts)
-        return f"batches at {bucket} are trained in {self.parts[bucket]} parts; the step stays the same"
+        return Said(IN_PARTS, {"bucket": bucket, "parts": self.parts[bucket]})
 
     def _take(self, bucket: str, place: int) -> None:
         self.taken[bucket] = place

@@ -10,17 +10,24 @@ from plafond.errors import UsageError
 from plafond.families import family_for
 from plafond.job.folders import missing_folders
 from plafond.job.schema import Job
+from plafond.language.said import Speak
 from plafond.training.budget import Budget
 from plafond.training.loop import train
 from plafond.training.result import Result
 
 
 def run_each(
-    job: Job, *, device: str = "auto", fresh: bool = False, budgets: Sequence[Budget] = ()
+    job: Job,
+    *,
+    device: str = "auto",
+    fresh: bool = False,
+    budgets: Sequence[Budget] = (),
+    speak: Speak = str,
 ) -> Iterator[Result]:
     """Check the whole job first, then run its processes one after the other, yielding each result.
 
-    `budgets` holds one for each process; without them nothing limits the device but itself.
+    `budgets` holds one for each process; without them nothing limits the device but itself. `speak` puts what is shown
+    meanwhile into words.
     """
     for error in missing_folders(job):
         raise error
@@ -31,7 +38,7 @@ def run_each(
     for index, process in enumerate(job.processes):
         with job.placing(index):
             budget = budgets[index] if budgets else None
-            result = train(job, process, device=chosen, fresh=fresh, budget=budget)
+            result = train(job, process, device=chosen, fresh=fresh, budget=budget, speak=speak)
         yield result
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from plafond.memory.gpus import gib
+from plafond.language.said import N_, ExactSize, Said
 from plafond.memory.residence import enter
 from plafond.training.optim import make_optimizer, make_schedule, make_state
 from plafond.training.recovery import Leaner, attempt
@@ -17,6 +17,11 @@ from plafond.training.step import MicroBatch, Outcome
 
 if TYPE_CHECKING:
     from plafond.training.loop import Run
+
+TIGHTER = N_("only {room} are left for this run, and {bucket} takes {taken}: {change}")
+REPEATED = N_("out of memory at step {step}, which is repeated: {change}")
+WARMED_UP_AGAIN = N_("out of memory while warming up, which is repeated: {change}")
+UPDATED_AGAIN = N_("out of memory in the update of step {failed}; repeating from step {again}")
 
 
 class Transaction:
@@ -89,7 +94,7 @@ class Transaction:
         gpus = [run.device] if run.device.type == "cuda" else []
         enter("warming up")
         with (
-            run.terminal.doing(f"warming up on {micro.batch.bucket}"),
+            run.terminal.doing(Said(N_("warming up on {bucket}"), {"bucket": str(micro.batch.bucket)})),
             self._naming_the_place("while warming up, before the first step, on", micro),
             torch.random.fork_rng(gpus),
         ):
@@ -114,7 +119,8 @@ class Transaction:
             if change is None:
                 continue  # it will be tried, and the transaction decides
             del run.latest[bucket]
-            self._take(f"only {gib(room)} are left for this run, and {bucket} takes {gib(taken)}: {change}")
+            sizes = {"room": ExactSize(room), "taken": ExactSize(taken)}
+            self._take(Said(TIGHTER, {**sizes, "bucket": bucket, "change": change}))
 
     def _lean_step(self, message: str) -> bool:
         run, step = self.run, self.run.progress.step + 1
@@ -125,7 +131,7 @@ class Transaction:
         if change is None:
             run.save_state()
             return False
-        self._take(f"out of memory at step {step}, which is repeated: {change}")
+        self._take(Said(REPEATED, {"step": step, "change": change}))
         return True
 
     def _lean_warm_up(self, message: str) -> bool:
@@ -134,10 +140,10 @@ class Transaction:
         change = self.lean.step([micro.batch]) if micro is not None and run.budget.recover else None
         if change is None:
             return False
-        self._take(f"out of memory while warming up, which is repeated: {change}")
+        self._take(Said(WARMED_UP_AGAIN, {"change": change}))
         return True
 
-    def _take(self, sentence: str) -> None:
+    def _take(self, sentence: Said) -> None:
         self.run.stepper.activations = self.lean.activations
         self.run.progress.recovered += 1
         self.run.terminal.warn(sentence)
@@ -162,7 +168,7 @@ class Transaction:
         run.progress.recovered = recovered
         run.schedule = make_schedule(run.optimizer, run.process.train, run.progress.step)
         again = run.progress.step + 1
-        run.terminal.warn(f"out of memory in the update of step {failed}; repeating from step {again}")
+        run.terminal.warn(Said(UPDATED_AGAIN, {"failed": failed, "again": again}))
         self._rewound = True
         return True
 
