@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import plafond
+from plafond.cli.lang import spoken
 from plafond.language.said import N_, ExactSize, Said, Value
 
 if TYPE_CHECKING:
@@ -46,9 +47,8 @@ def list_(json_: Json = False) -> None:
     from rich.table import Table
 
     from plafond.jobs.cards import waits
-    from plafond.language.speech import choose, speaker
 
-    speak, waiting = speaker(choose(None)), waits(entries)
+    speak, waiting = spoken(), waits(entries)
     table = Table(box=None, pad_edge=False)
     for heading in ("id", "job", "state", "step", "device", "ceiling", ""):
         table.add_column(heading, no_wrap=True)

@@ -109,8 +109,10 @@ def summary(result: Result, speak: Speak = str) -> str:
         ("" if index else Said(N_("LoRA")), path) for index, path in enumerate(result.files)
     ]
     if result.loss is not None:
+        from plafond.training.result import LAST
+
         mean = Said(
-            N_("{loss} (mean of the last {steps} steps)"), {"loss": Number(result.loss, 4), "steps": 50}
+            N_("{loss} (mean of the last {steps} steps)"), {"loss": Number(result.loss, 4), "steps": LAST}
         )
         rows.append((Said(N_("loss")), mean))
     if result.sheet:

@@ -142,6 +142,7 @@ class Worker:
                 start_new_session=True,
             )
         self.store.change(entry.id, ACTIVE, pid=process.pid, pid_started=_start_of(process.pid))
+        # afterwards, as it takes a while: a worker that is killed here leaves word of its process
         self.store.change(entry.id, ACTIVE, reached=saved_steps(entry))
         return process
 

@@ -135,7 +135,8 @@ class Terminal:
                 "time": left,
             }
             note = Said(STEP, values)
-            self.progress.update(task, completed=step, note=self._speak(note))
+            if self.live:
+                self.progress.update(task, completed=step, note=self._speak(note))
             line = Said(STEP_LINE, {"note": note})
             if not self.live and (step % every == 0 or self._due() or step == total):
                 self.note(line)

@@ -26,6 +26,9 @@ from plafond.web.kinds import (
 )
 from plafond.web.words import N_
 
+MASKS = ("mask_path", "alpha_mask")
+"""Settings of a data set that give it masks."""
+
 MODEL = Panel(
     title=N_("Model"),
     fields=(
@@ -247,13 +250,13 @@ REGULARIZATION = Panel(
             key="train.inverted_mask_prior",
             label=N_("Inverted Mask Prior"),
             kind="flag",
-            shown=anywhere("mask_path", "alpha_mask"),
+            shown=anywhere(*MASKS),
         ),
         Field(
             key="train.inverted_mask_prior_multiplier",
             label=N_("Inverted Mask Prior Multiplier"),
             kind="number",
-            shown=both(anywhere("mask_path", "alpha_mask"), when("train.inverted_mask_prior")),
+            shown=both(anywhere(*MASKS), when("train.inverted_mask_prior")),
         ),
         Field(
             key="train.reg_weight",
@@ -282,7 +285,7 @@ DATASET = Panel(
             key="mask_min_value",
             label=N_("Mask Min Value"),
             kind="number",
-            shown=here("mask_path", "alpha_mask"),
+            shown=here(*MASKS),
         ),
         Field(key="network_weight", label=N_("LoRA Weight"), kind="number"),
         Field(key="num_repeats", label=N_("Num Repeats"), kind="whole"),
@@ -304,7 +307,7 @@ DATASET = Panel(
         Field(key="do_i2v", label=N_("Do I2V"), kind="flag", shown=has_frames),
         Field(key="cache_latents_to_disk", label=N_("Cache Latents"), kind="flag"),
         Field(key="alpha_mask", label=N_("Alpha Mask"), kind="flag"),
-        Field(key="invert_mask", label=N_("Invert Mask"), kind="flag", shown=here("mask_path", "alpha_mask")),
+        Field(key="invert_mask", label=N_("Invert Mask"), kind="flag", shown=here(*MASKS)),
         Field(key="is_reg", label=N_("Is Regularization"), kind="flag"),
         Field(
             key="prior_reg", label=N_("Prior Regularization"), kind="flag", shown=here("is_reg", "prior_reg")
