@@ -75,6 +75,17 @@ def run_and_die(job: Path, at: str, *options: str) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+def cli(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from plafond.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
 KILLED = -signal.SIGKILL
 
 

@@ -14,6 +14,7 @@ import torch
 import plafond
 from plafond.errors import PlafondError
 from plafond.job.schema import Job
+from plafond.training.recovery import at_place
 
 demo = importlib.import_module("plafond.cli.demo")  # the package has the command under that name
 
@@ -62,9 +63,11 @@ def raising(error: Exception | None) -> object:
 
 
 def noted(note: str) -> torch.OutOfMemoryError:
-    error = torch.OutOfMemoryError("CUDA out of memory.")
-    error.add_note(note)
-    return error
+    try:
+        with at_place(note):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+    except torch.OutOfMemoryError as error:
+        return error
 
 
 @pytest.mark.parametrize(

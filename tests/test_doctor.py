@@ -35,7 +35,7 @@ EXPECTED = {
     "load_diffusionpipe_killed": ("load", "host_ram", "more_host_ram"),
     "load_onetrainer_setup": ("load", "does_not_fit", "stream_blocks"),
     "load_paging_file": ("load", "host_ram", "more_host_ram"),
-    "load_plafond": ("load", "does_not_fit", "cache_text_unload_te"),
+    "load_plafond": ("load", "does_not_fit", "stream_blocks"),
     "load_sdscripts_old_form": ("load", "does_not_fit", "stream_blocks"),
     "load_windows_3221225477": ("load", "host_ram", "more_host_ram"),
     "quantize_aitk_krea": ("quantize", "does_not_fit", "stream_blocks"),

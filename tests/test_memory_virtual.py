@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from plafond.memory.virtual import VirtualGpu, shown
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.report import sentence
 from plafond.training.run_folder import RunFolder
-from runs import assert_same_weights, folder_of, losses
+from runs import assert_same_weights, cli, folder_of, losses
 
 
 def plan_of(job: Path, ceiling: int = 2**40, *overrides: str) -> Plan:
@@ -205,16 +203,6 @@ def test_verdicts_hold(make_job: JobMaker) -> None:
         ceiling = round(peak * dice.uniform(0.9, 1.1))
         verdict = plan_of(job, ceiling, *overrides).verdict
         assert (verdict != "oom") == completes(job, ceiling, *overrides), (overrides, ceiling, peak)
-
-
-def cli(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", "from plafond.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_train_plans_first_refuses_and_can_be_forced(make_job: JobMaker) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from plafond.advice.diagnosis import Advice, Diagnosis
 from plafond.advice.sentences import AGREES, ELSEWHERE, ELSEWHERE_THERE, FITS, FITS_THERE, PHASES, WHY
 from plafond.job.schema import ProcessConfig
 from plafond.language.said import Said, Size
+from plafond.memory.gpus import GIB, Ceiling
+from plafond.plan.ai_toolkit import AiToolkit
 from plafond.plan.changes import change_of
-from plafond.plan.forecast import Phase, Plan
+from plafond.plan.forecast import Forecaster, Phase, Plan
 from plafond.plan.remedies import Remedy, remedies
 from plafond.plan.rungs import ladder
+from plafond.plan.terminal import ceiling_of
 
 ON_THE_CARD = (
     "does_not_fit",
@@ -44,6 +47,51 @@ IN_A_JOB = frozenset(
 
 PLANNED_AS = {"quantize": "load"}
 """Phases of a log that a plan counts under another name."""
+
+
+def ceiling_then(diagnosis: Diagnosis, vram: str | None, gpu: str | None, *, virtual: bool) -> Ceiling | None:
+    """The ceiling that a run was under: what is asked for, else the card's size by its own message, else unknown.
+
+    Args:
+        diagnosis: what its log says.
+        vram: ``--vram``.
+        gpu: ``--gpu``.
+        virtual: it ran on a virtual GPU.
+    """
+    if vram is None and gpu is None:
+        if diagnosis.total is None or diagnosis.total < GIB:
+            return None
+        vram = f"{diagnosis.total}B"
+    return ceiling_of(vram, gpu, virtual=virtual)
+
+
+def against_job(
+    diagnosis: Diagnosis,
+    processes: Sequence[ProcessConfig],
+    ceiling: Ceiling | None,
+    *,
+    virtual: bool,
+    theirs: bool = False,
+    step: Callable[[str, int, int], None] | None = None,
+) -> Diagnosis:
+    """A diagnosis with what the job adds: its plan where a plan can tell, and what is left to change in it.
+
+    Args:
+        diagnosis: what the log says.
+        processes: the job's, of which one failed.
+        ceiling: what it ran under; None when that is not known.
+        virtual: it ran on a virtual GPU.
+        theirs: the log is AI Toolkit's.
+        step: told what is dry-run.
+    """
+    if not diagnosis.memory:
+        return diagnosis
+    if diagnosis.cause not in ON_THE_CARD or ceiling is None:
+        return for_job(diagnosis, processes[0], None)
+    plans = [Forecaster(process, ceiling, virtual=virtual, step=step).plan() for process in processes]
+    index = culprit(diagnosis, plans)
+    there = AiToolkit(processes[index], ceiling, virtual=virtual, step=step).plan() if theirs else None
+    return for_job(diagnosis, processes[index], plans[index], there)
 
 
 def culprit(diagnosis: Diagnosis, plans: Sequence[Plan]) -> int:

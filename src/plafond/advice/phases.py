@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plafond.advice.log import Line, Log
+from plafond.language.speech import catalogue, languages
+from plafond.training.places import BY_PHASE
 
 PHASES = ("load", "quantize", "encode_text", "cache_latents", "train", "preview", "save")
 
@@ -45,7 +48,8 @@ ANNOUNCED = {
         "computing text embed",
         "embedding prompt",
         "text encoder output",
-        "captions 0/",
+        "captions: 0/",
+        "preview prompts: 0/",
         "cache_text_encoder_outputs.py",
     ),
     "cache_latents": (
@@ -58,7 +62,7 @@ ANNOUNCED = {
         "caching: ",
         "bucket caching",
         "caching results",
-        "latents 0/",
+        "latents: 0/",
     ),
     "train": (
         "running training",
@@ -69,6 +73,7 @@ ANNOUNCED = {
         "running training loop",
         "oom during training step",
         "the warm-up",
+        "warming up on",
         "epoch 1/",
         "started new epoch",
     ),
@@ -82,7 +87,7 @@ ANNOUNCED = {
         "validation prompt",
         "error during sampling",
         "decoding video",
-        "previews 0/",
+        "previews: 0/",
     ),
     "save": (
         "saving at step",
@@ -140,15 +145,19 @@ FRAMES = (
 _FRAME_SIGNS = tuple((phase, re.compile(pattern)) for phase, pattern in FRAMES)
 _TRACE_LINE = re.compile(r"File \"|❱|│|in <module>|^\s+\w|^\s*\[?rank\d")
 
-PLACES = {
-    "train": r"in (?:train|the warm-up)\b|training a batch",
-    "preview": r"preview",
-    "save": r"in save\b",
-    "encode_text": r"caption|encode text|in encode_text\b",
-    "cache_latents": r"latents",
-    "load": r"in load\b|the model is loaded",
-}
-"""How plafond's own messages name a place."""
+_VALUE = re.compile(r"\\\{\w+\\\}")
+
+
+def _places() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """How plafond's own messages name a place, in each language."""
+    for phase, texts in BY_PHASE.items():
+        for language in languages():
+            for text in texts:
+                said = catalogue(language).get(text, text)
+                yield phase, re.compile(_VALUE.sub(r"\\S+", re.escape(said)))
+
+
+_OWN = re.compile(r"^plafond: |^\d{4}-\d\d-\d\d [\d:]{8} OutOfMemoryError: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +184,9 @@ def where(log: Log, offset: int, trained: int | None) -> Where | None:
         trained: where the newest state of the training bar before it stands.
     """
     own = log.line(offset)
-    if own.text.startswith("plafond: "):
-        for phase, pattern in PLACES.items():
-            if re.search(pattern, own.text):
+    if _OWN.match(own.text):
+        for phase, pattern in _places():
+            if pattern.search(own.text):
                 return Where(phase, own, True)
     return _by_frame(log, offset) or _announced(log, offset, trained)
 

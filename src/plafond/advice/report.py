@@ -7,7 +7,8 @@ from typing import Any
 
 from plafond.advice.diagnosis import Advice, Diagnosis
 from plafond.advice.sentences import HEADINGS, SURE
-from plafond.language.said import Said, Size, Speak, listed
+from plafond.language.said import Said, Size, Speak, Value, listed
+from plafond.plan.words import shown
 
 WIDTH = 100
 
@@ -67,17 +68,11 @@ def _advice(advice: Advice, speak: Speak) -> list[str]:
         break_on_hyphens=False,
     )
     if advice.change is not None:
-        changes = ", ".join(
-            f"{key}: {_plain(old)} → {_plain(new)}" for key, (old, new) in advice.change.items()
+        parts: list[Value] = [shown(advice.change)]
+        if advice.saves_bytes is not None:
+            parts.append(Said(HEADINGS["saves"], {"size": Size(advice.saves_bytes)}))
+        text = speak(listed([part for part in parts if part]))
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
         )
-        saves = (
-            ""
-            if advice.saves_bytes is None
-            else speak(Said(HEADINGS["saves"], {"size": Size(advice.saves_bytes)}))
-        )
-        lines.append(indent + speak(listed([part for part in (changes, saves) if part])))
     return lines
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

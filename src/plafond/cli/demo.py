@@ -13,6 +13,8 @@ import plafond
 from plafond.errors import PlafondError, UsageError
 
 if TYPE_CHECKING:
+    from torch import OutOfMemoryError
+
     from plafond.job.schema import Job
     from plafond.plan.forecast import Plan
     from plafond.training.result import Result
@@ -147,9 +149,11 @@ def _run(job: Job) -> Result:
     return result
 
 
-def _place(error: Exception) -> str:
+def _place(error: OutOfMemoryError) -> str:
     """Where memory ran out, in the run's own words."""
-    return "; ".join(getattr(error, "__notes__", ())) or "outside of training"
+    from plafond.training.recovery import place_of
+
+    return str(place_of(error) or "outside of training")
 
 
 def _say(label: str, *lines: str) -> None:

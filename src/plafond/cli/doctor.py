@@ -16,9 +16,7 @@ from plafond.errors import UsageError
 from plafond.training.run_folder import RunFolder, in_order_of_time
 
 if TYPE_CHECKING:
-    from plafond.advice.diagnosis import Diagnosis
     from plafond.job.schema import Job
-    from plafond.language.said import Speak
 
 
 def doctor(
@@ -66,8 +64,13 @@ def doctor(
     if Said(NOTHING_FAILED) in found.summary:  # then the samples are what brought its reader here
         found = replace(found, summary=(*found.summary, Said(WEAK_SAMPLES)))
     elif loaded is not None and found.failed:
-        theirs = is_ai_toolkits(data)
-        found = _with_job(found, loaded, vram, gpu, virtual=device == "cpu", speak=speak, theirs=theirs)
+        from plafond.advice.against_plan import against_job, ceiling_then
+        from plafond.plan.terminal import announced
+
+        virtual, theirs = device == "cpu", is_ai_toolkits(data)
+        ceiling = ceiling_then(found, vram, gpu, virtual=virtual)
+        with announced(speak) as step:
+            found = against_job(found, loaded.processes, ceiling, virtual=virtual, theirs=theirs, step=step)
     typer.echo(json.dumps(as_json(found, speak), indent=1) if json_ else text(found, speak))
 
 
@@ -94,35 +97,3 @@ def _bytes(path: Path, hint: str = "") -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
-
-
-def _with_job(
-    found: Diagnosis,
-    job: Job,
-    vram: str | None,
-    gpu: str | None,
-    *,
-    virtual: bool,
-    speak: Speak,
-    theirs: bool,
-) -> Diagnosis:
-    """The diagnosis of a failure with what the job adds: its plan where the ceiling is known."""
-    if not found.memory:
-        return found
-    from plafond.advice.against_plan import ON_THE_CARD, culprit, for_job
-    from plafond.memory.gpus import GIB
-    from plafond.plan.ai_toolkit import AiToolkit
-    from plafond.plan.forecast import Forecaster
-    from plafond.plan.terminal import announced, ceiling_of
-
-    if vram is None and gpu is None and found.total is not None and found.total >= GIB:
-        vram = f"{found.total}B"  # the card's size, by its own message
-    if found.cause not in ON_THE_CARD or (vram is None and gpu is None):
-        return for_job(found, job.processes[0], None)
-    ceiling = ceiling_of(vram, gpu, virtual=virtual)
-    with announced(speak) as step:
-        plans = [Forecaster(process, ceiling, virtual=virtual, step=step).plan() for process in job.processes]
-        index = culprit(found, plans)
-        process = job.processes[index]
-        there = AiToolkit(process, ceiling, virtual=virtual, step=step).plan() if theirs else None
-        return for_job(found, process, plans[index], there)

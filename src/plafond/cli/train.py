@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from plafond.training.result import Result
 
 
+OUT_OF_MEMORY = N_("out of memory {place}; what was saved is intact: {error}")
+
+
 def train(
     jobs: Annotated[
         list[Path], typer.Argument(metavar="JOB...", help="AI Toolkit job files (YAML or JSON).")
@@ -82,6 +85,7 @@ def _run(
     from torch import OutOfMemoryError
 
     from plafond.plan.before import budgets_of
+    from plafond.training.recovery import place_of
     from plafond.training.start import choose_device, run_each
 
     chosen = choose_device(device)
@@ -94,13 +98,31 @@ def _run(
         say=lambda text: typer.echo(text, err=True),
         speak=spoken(),
     )
+    done = 0
     try:
-        yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets, speak=spoken())
+        for result in run_each(job, device=str(chosen), fresh=fresh, budgets=budgets, speak=spoken()):
+            yield result
+            done += 1
     except OutOfMemoryError as error:
-        place = "".join(f" {note}:" for note in getattr(error, "__notes__", ()))
-        raise DeviceMemoryError(
-            f"out of memory{place} {error} What was saved is intact; `plafond plan` shows what to change."
-        ) from error
+        typer.echo(_diagnosis(job, done, vram, gpu, virtual=chosen.type == "cpu"), err=True)
+        where = place_of(error) or ""
+        raise DeviceMemoryError(OUT_OF_MEMORY, place=where, error=str(error).splitlines()[0]) from error
+
+
+def _diagnosis(job: Job, process: int, vram: str | None, gpu: str | None, *, virtual: bool) -> str:
+    """What ``plafond doctor`` says of a process that has just run out of memory."""
+    from plafond.advice.against_plan import against_job, ceiling_then
+    from plafond.advice.diagnose import diagnose
+    from plafond.advice.report import text
+    from plafond.plan.terminal import announced
+    from plafond.training.run_folder import RunFolder
+
+    failed, speak = job.processes[process], spoken()
+    log = RunFolder(failed.training_folder, failed.name or job.name).log
+    found = diagnose(log.read_bytes())
+    ceiling = ceiling_then(found, vram, gpu, virtual=virtual)
+    with announced(speak) as step:
+        return f"\n{text(against_job(found, [failed], ceiling, virtual=virtual, step=step), speak)}\n"
 
 
 def summary(result: Result, speak: Speak = str) -> str:

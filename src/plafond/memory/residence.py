@@ -124,12 +124,18 @@ def apart(mark: Mark) -> Iterator[None]:
 
 
 def move_in(module: Module, device: torch.device) -> Module:
-    """A module from main memory on the device."""
-    module.to(device)
-    if _apart is not None:
-        _copy(module)
-    for ledger in _ledgers:
-        ledger.adopt_module(module)
+    """A module from main memory on the device; when it does not fit, no part of it stays there."""
+    import torch
+
+    try:
+        module.to(device)
+        if _apart is not None:
+            _copy(module)
+        for ledger in _ledgers:
+            ledger.adopt_module(module)
+    except torch.OutOfMemoryError:
+        move_out(module)
+        raise
     return module
 
 

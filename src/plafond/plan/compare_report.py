@@ -11,8 +11,8 @@ from plafond.job.schema import Job
 from plafond.language.said import N_, ExactSize, Number, Said, Speak, Value, listed
 from plafond.plan.compare import Comparison, Difference, Effect
 from plafond.plan.forecast import Phase
-from plafond.plan.report import changes, sentence, wrapped
-from plafond.plan.words import NAMES, place
+from plafond.plan.report import sentence, wrapped
+from plafond.plan.words import NAMES, place, shown
 
 
 def text(a: Job, b: Job, found: Sequence[Comparison], speak: Speak, *, limited: bool) -> str:
@@ -32,7 +32,7 @@ def text(a: Job, b: Job, found: Sequence[Comparison], speak: Speak, *, limited: 
         lines += wrapped(speak(_head(comparison, speak)))
         if len(comparison.differences) > 1:
             for difference in comparison.differences:
-                lines += wrapped(f"  {changes(_plain(difference, speak))}", indent="    ")
+                lines += wrapped(f"  {shown(_plain(difference, speak))}", indent="    ")
                 lines += wrapped(f"    {_effects(difference.effect, speak)}", indent="    ")
             together = _effects(comparison.together, speak)
             lines += wrapped(speak(Said(N_("All together: {effects}."), {"effects": together})))
@@ -50,7 +50,7 @@ def _head(comparison: Comparison, speak: Speak) -> Said:
     if len(differences) > 1:
         return Said(N_("{number} settings differ. What each does alone:"), {"number": len(differences)})
     (difference,) = differences
-    change, effects = changes(_plain(difference, speak)), _effects(difference.effect, speak)
+    change, effects = shown(_plain(difference, speak)), _effects(difference.effect, speak)
     return Said(N_("Only {change} changed: {effects}."), {"change": change, "effects": effects})
 
 

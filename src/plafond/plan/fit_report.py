@@ -10,8 +10,9 @@ from typing import Any
 from plafond.language.said import N_, ExactSize, Said, Speak, Value, listed
 from plafond.plan.fit import Fitted
 from plafond.plan.forecast import Plan
-from plafond.plan.report import beside, changes, costs, sentence, wrapped
+from plafond.plan.report import beside, costs, sentence, wrapped
 from plafond.plan.search import Step
+from plafond.plan.words import shown
 
 EACH = N_("What each change saves, and how long steps take with it:")
 
@@ -74,7 +75,7 @@ def _step_lines(fitted: Fitted, step: Step, speak: Speak) -> list[str]:
     ]
     process = Said(N_("process {number}"), {"number": step.process})
     where = f" ({speak(process)})" if len(fitted.before) > 1 else ""
-    return beside(step.id, changes(step.change) + where, speak(step.why), speak(listed(marks)))
+    return beside(step.id, shown(step.change) + where, speak(step.why), speak(listed(marks)))
 
 
 def as_json(fitted: Fitted, written: Path | None, speak: Speak) -> Mapping[str, Any]:

@@ -8,10 +8,9 @@ from typing import Any
 
 from plafond.job.schema import Job
 from plafond.language.said import N_, ExactSize, Number, Percent, Said, Speak, Value, listed
-from plafond.plan.changes import Change
 from plafond.plan.forecast import Phase, Plan
 from plafond.plan.remedies import Remedy
-from plafond.plan.words import NAMES, NO, moment, place
+from plafond.plan.words import NAMES, NO, moment, place, shown
 
 WIDTH = 100
 """Columns of the report; what is longer is continued on the next line."""
@@ -179,7 +178,7 @@ def remedy_lines(remedy: Remedy, speak: Speak) -> list[str]:
         Said(left, {"size": ExactSize(remedy.peak_bytes)}),
         *costs(remedy.time_ratio, remedy.quality),
     ]
-    return beside(remedy.id, changes(remedy.change), speak(listed(marks)))
+    return beside(remedy.id, shown(remedy.change), speak(listed(marks)))
 
 
 def costs(time_ratio: float, quality: str) -> Iterator[Said]:
@@ -194,18 +193,6 @@ def beside(label: str, *texts: str) -> list[str]:
     """Texts in a column to the right of a label, each wrapped."""
     lines = [line for text in texts for line in textwrap.wrap(text, WIDTH - 23, break_on_hyphens=False)]
     return [f"  {label if number == 0 else '':<20} {line}" for number, line in enumerate(lines or [""])]
-
-
-def changes(change: Change) -> str:
-    """Settings before and after; one that stays is only written out."""
-    return ", ".join(
-        f"{key}: {_value(new)}" if old == new else f"{key}: {_value(old)} → {_value(new)}"
-        for key, (old, new) in change.items()
-    )
-
-
-def _value(value: Any) -> str:
-    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
 def as_json(

@@ -1,8 +1,9 @@
-"""What phases and moments are called, and the sentence by which a plan says no, which the doctor has to know, too."""
+"""What phases, moments and changes are called, and how a plan says no, which the doctor has to know, too."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from plafond.language.said import N_, Said, Value
 
@@ -49,3 +50,15 @@ def moment(text: str) -> Value:
         return text
     said = Said(STAGES[stage])
     return Said(N_("{stage} of {block}"), {"stage": said, "block": block}) if of else said
+
+
+def shown(change: Mapping[str, tuple[Any, Any]]) -> str:
+    """Settings before and after; one that stays is only written out."""
+    return ", ".join(
+        f"{key}: {_value(new)}" if old == new else f"{key}: {_value(old)} → {_value(new)}"
+        for key, (old, new) in change.items()
+    )
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

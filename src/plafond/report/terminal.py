@@ -66,7 +66,7 @@ class Terminal:
     ) -> None:
         self.progress.stop()
         if kind is not None:
-            self._keep(f"{kind.__name__}: {error}")
+            self._keep(": ".join([kind.__name__, *getattr(error, "__notes__", ()), str(error)]))
 
     def note(self, text: str | Said) -> None:
         """Print one line."""
@@ -89,7 +89,9 @@ class Terminal:
     def doing(self, title: str | Said) -> Iterator[None]:
         """Show that something without steps is going on inside the ``with`` block."""
         task = self.progress.add_task(self._speak(title), total=None, note="")
-        if not self.live:
+        if self.live:
+            self._keep(str(title))
+        else:
             self.note(title)
         try:
             yield
@@ -100,8 +102,12 @@ class Terminal:
         """A hook ``(done, total)`` that shows the progress of one phase."""
         started = self._printed = time.monotonic()
         task: list[TaskID] = []
+        known: list[int] = []
 
         def show(done: int, total: int) -> None:
+            if not known and done < total:
+                known.append(done)
+                self._keep(str(Said(DONE, {"title": title, "done": done, "total": total})))
             if done >= total:
                 while task:
                     self.progress.remove_task(task.pop())

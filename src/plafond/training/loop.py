@@ -26,11 +26,12 @@ from plafond.training.ema import Ema
 from plafond.training.export import DTYPES, describe, save_lora, save_transformer
 from plafond.training.feed import Feed
 from plafond.training.optim import make_optimizer, make_schedule, make_state, optimizer_state, state_tensors
+from plafond.training.places import LOADING, PREVIEWING, SAVING
 from plafond.training.prepare import Prepared, prepare
 from plafond.training.preview import Previewer
 from plafond.training.pulse import Pulse
-from plafond.training.recovery import attempt
-from plafond.training.result import Result, result_of, write_job
+from plafond.training.recovery import at_place, attempt
+from plafond.training.result import Result, heading, result_of, write_job
 from plafond.training.run_folder import RunFolder
 from plafond.training.step import MicroBatch, Outcome, Stepper
 from plafond.training.stop import StopSignal
@@ -81,6 +82,7 @@ def train(
         StopSignal() as stop,
         Terminal(stream, log, speak) as terminal,
     ):
+        log.write(heading(job, process, device))
         if aside is not None:
             terminal.note(Said(N_("the earlier run is kept at {path}"), {"path": aside}))
         write_job(job, process, folder)
@@ -123,7 +125,8 @@ class Run:
     def go(self) -> Result:
         """Train from the newest saved state to ``train.steps``."""
         settings = self.process.train
-        attempt(self._begin, self._begin_again, self.device)
+        with at_place(LOADING):
+            attempt(self._begin, self._begin_again, self.device)
         if self.progress.step >= settings.steps:
             return self._result(f"already trained for {self.progress.step} steps; raise train.steps to go on")
         self.schedule = make_schedule(self.optimizer, settings, self.progress.step)
@@ -309,6 +312,7 @@ class Run:
             raise Interrupted(f"stopped after step {self.progress.step}; the same command goes on from there")
 
     def _preview(self) -> None:
+        enter("preview")
         report = self.terminal.phase(Said(N_("previews")))
 
         def draw() -> None:
@@ -322,7 +326,8 @@ class Run:
             return True
 
         try:
-            attempt(draw, lean, self.device)
+            with at_place(PREVIEWING, step=self.progress.step):
+                attempt(draw, lean, self.device)
         except torch.OutOfMemoryError as error:
             if not self.budget.recover:
                 raise
@@ -348,6 +353,7 @@ class Run:
         self.folder.keep_newest(self.process.save.max_step_saves_to_keep)
 
     def _export(self, target: Path) -> list[Path]:
+        enter("saving")
         step = self.progress.step
         items = list(self.prepared.items)
         epoch = self.feed.epoch(step)
@@ -364,7 +370,7 @@ class Run:
         trainee = self.trainee
         if self.ema is None:
             return self._write(target, trainee, metadata)
-        with self.ema.applied():
+        with at_place(SAVING), self.ema.applied():
             return self._write(target, trainee, metadata)
 
     def _write(self, target: Path, trainee: Trainee, metadata: dict[str, str]) -> list[Path]:

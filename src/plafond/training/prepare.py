@@ -37,7 +37,8 @@ from plafond.training.base import bring_encoders
 from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
 from plafond.training.feed import Embed, Feed
-from plafond.training.recovery import OnHost
+from plafond.training.places import CACHING_LATENTS, ENCODING_TEXT
+from plafond.training.recovery import OnHost, at_place
 
 NO_CONTROLS = N_("{arch} takes no control images; control_path is not used")
 NO_HOLES = N_("{arch} completes no pictures; inpaint_path is not used")
@@ -105,7 +106,9 @@ def prepare(
     items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
     masks, kept = read_masks(items, _grid_of(store), terminal.phase(Said(N_("masks"))))
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
-    embed, preview_texts = _texts(process, family, source, [plan, regularisation], device, terminal, recover)
+    with at_place(ENCODING_TEXT):
+        plans = [plan, regularisation]
+        embed, preview_texts = _texts(process, family, source, plans, device, terminal, recover)
     return Prepared(
         source=source,
         items=tuple(items),
@@ -166,13 +169,14 @@ def _latents(
         recover,
     )
     enter("caching latents")
-    store = cache_latents(
-        [one for item in items for one in (item, *control_items(item))],
-        encode,
-        signature={"family": family.name, "vae": source.fingerprint("vae"), "dtype": process.train.dtype},
-        folder=_cache_place(process),
-        progress=terminal.phase(Said(N_("latents"))),
-    )
+    with at_place(CACHING_LATENTS):
+        store = cache_latents(
+            [one for item in items for one in (item, *control_items(item))],
+            encode,
+            signature={"family": family.name, "vae": source.fingerprint("vae"), "dtype": process.train.dtype},
+            folder=_cache_place(process),
+            progress=terminal.phase(Said(N_("latents"))),
+        )
     for problem in store.problems:
         terminal.warn(problem)
     leave()

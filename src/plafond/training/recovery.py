@@ -7,7 +7,8 @@ and repeated; where only recomputation changes, its result is the same to the la
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -52,14 +53,40 @@ def attempt(action: Callable[[], Answer], lean: Callable[[str], bool], device: t
         try:
             return action()
         except torch.OutOfMemoryError as error:
-            message, notes = str(error), getattr(error, "__notes__", [])
+            message, place = str(error), place_of(error)
         # here the error is gone, and with it the frames that held the attempt's tensors
         release(device)
         if not lean(message):
             failed = torch.OutOfMemoryError(message)
-            for note in notes:
-                failed.add_note(note)
+            if place is not None:
+                _name(failed, place)
             raise failed
+
+
+@contextmanager
+def at_place(text: str, /, **values: Value) -> Iterator[None]:
+    """Say in an out-of-memory error at which place of the run it was met, unless it is said already.
+
+    Args:
+        text: the place, as "while saving".
+        values: what stands in it.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        if place_of(error) is None:
+            _name(error, Said(text, values))
+        raise
+
+
+def place_of(error: torch.OutOfMemoryError) -> Said | None:
+    """At which place of a run memory was not enough, where that is known."""
+    return getattr(error, "place", None)
+
+
+def _name(error: torch.OutOfMemoryError, place: Said) -> None:
+    error.place = place  # type: ignore[attr-defined]
+    error.add_note(str(place))
 
 
 class OnHost(Generic[Answer]):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from plafond import __version__
 from plafond.job.schema import Job, ProcessConfig
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
@@ -71,6 +75,22 @@ def _sheet(folder: RunFolder, process: ProcessConfig) -> Path | None:
     target = folder.path / "before-after.png"
     contact_sheet(target, [item.prompt for item in items], columns)
     return target
+
+
+def heading(job: Job, process: ProcessConfig, device: torch.device) -> str:
+    """What begins in a log that several runs append to, and the settings that a diagnosis asks for."""
+    train, model = process.train, process.model
+    settings = {
+        "arch": model.arch,
+        "gradient_checkpointing": json.dumps(train.gradient_checkpointing),
+        "batch_size": train.batch_size,
+        "optimizer": train.optimizer,
+        "quantize": json.dumps(model.quantize),
+        "cache_text_embeddings": json.dumps(process.caches_text),
+        "num_frames": max((data.num_frames for data in process.datasets), default=1),
+    }
+    written = ", ".join(f"{key}: {value}" for key, value in settings.items())
+    return f"# Running job: {job.name} on {device}, plafond {__version__}, torch {torch.__version__}; {written}\n"
 
 
 def write_job(job: Job, process: ProcessConfig, folder: RunFolder) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from plafond.language.said import N_, ExactSize, Said
+from plafond.language.said import N_, ExactSize, Said, Value
 from plafond.memory.residence import enter
 from plafond.training.optim import make_optimizer, make_schedule, make_state
-from plafond.training.recovery import Leaner, attempt
+from plafond.training.places import AT_STEP, UPDATING, WARMING_UP
+from plafond.training.recovery import Leaner, at_place, attempt
 from plafond.training.step import MicroBatch, Outcome
 
 if TYPE_CHECKING:
@@ -72,7 +71,8 @@ class Transaction:
         self._watch(step)
         run.gauge.read()  # what came before does not count; text that is encoded now does
         micros = run.feed.micros(step)
-        with self._naming_the_place(f"at step {step}, on", micros[0]):
+        enter("forward")
+        with at_place(AT_STEP, step=step, **_about(micros[0])):
             return micros, run.stepper.gradients(self.lean.split(micros))
 
     def _update(self, outcome: Outcome) -> bool:
@@ -80,7 +80,8 @@ class Transaction:
         if self._rewound:
             self._rewound = False
             return False
-        run.stepper.update(outcome, run.optimizer)
+        with at_place(UPDATING, step=run.progress.step + 1):
+            run.stepper.update(outcome, run.optimizer)
         run.schedule.step()
         if outcome.applied and run.ema is not None:
             run.ema.update()
@@ -95,7 +96,7 @@ class Transaction:
         enter("warming up")
         with (
             run.terminal.doing(Said(N_("warming up on {bucket}"), {"bucket": str(micro.batch.bucket)})),
-            self._naming_the_place("while warming up, before the first step, on", micro),
+            at_place(WARMING_UP, **_about(micro)),
             torch.random.fork_rng(gpus),
         ):
             run.trainee.transformer.train()
@@ -172,11 +173,6 @@ class Transaction:
         self._rewound = True
         return True
 
-    @contextmanager
-    def _naming_the_place(self, place: str, micro: MicroBatch) -> Iterator[None]:
-        """Say in an out-of-memory error at which place of the run and on which batch it was met."""
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            error.add_note(f"{place} a batch of {len(micro.batch.items)} at {micro.batch.bucket}")
-            raise
+
+def _about(micro: MicroBatch) -> dict[str, Value]:
+    return {"batch": len(micro.batch.items), "bucket": str(micro.batch.bucket)}

@@ -177,21 +177,17 @@ def _fit(job: Job, question: Question, say: Say) -> None:
 
 
 def _diagnose(job: Job, question: Question, say: Say) -> None:
-    from plafond.advice.against_plan import ON_THE_CARD, culprit, for_job
+    from plafond.advice.against_plan import against_job
     from plafond.advice.diagnose import diagnose
+    from plafond.advice.facts import is_ai_toolkits
     from plafond.advice.report import as_json
-    from plafond.plan.forecast import Forecaster
 
-    found = diagnose(question.log.encode())
-    if found.failed and found.memory:
-        plan, index = None, 0
-        if found.cause in ON_THE_CARD and _limited(question):
-            virtual = is_virtual(question.where)
-            ceiling = ceiling_at(question.where)
-            plans = [Forecaster(process, ceiling, virtual=virtual).plan() for process in job.processes]
-            index = culprit(found, plans)
-            plan = plans[index]
-        found = for_job(found, job.processes[index], plan)
+    log = question.log.encode()
+    found = diagnose(log)
+    if found.failed:
+        ceiling = ceiling_at(question.where) if _limited(question) else None
+        virtual, theirs = is_virtual(question.where), is_ai_toolkits(log)
+        found = against_job(found, job.processes, ceiling, virtual=virtual, theirs=theirs)
     say("diagnosis", failed=found.failed, report=as_json(found, speaker(question.language)))
 
 
