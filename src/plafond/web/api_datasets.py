@@ -127,6 +127,6 @@ def _detail(found: Listed, offset: int, limit: int) -> DatasetDetail:
         total=len(found.pictures),
         pictures=pictures,
         videos=list(found.videos),
-        problems=list(found.problems),
-        notes=list(found.notes),
+        problems=list(map(str, found.problems)),
+        notes=list(map(str, found.notes)),
     )

@@ -16,6 +16,7 @@ from plafond.data.folder import Picture, scan
 from plafond.data.images import EXTENSIONS, show
 from plafond.errors import DataError, PlafondError, UsageError
 from plafond.job.dataset import DatasetConfig
+from plafond.language.said import Said
 from plafond.training.run_folder import write_atomically
 from plafond.web.changes import Signature, signature
 from plafond.web.places import OutsideError, inside, is_inside, valid_name
@@ -46,8 +47,8 @@ class Listed:
     name: str
     pictures: tuple[Picture, ...]
     videos: tuple[str, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    problems: tuple[Said, ...]
+    notes: tuple[Said, ...]
 
 
 class Datasets:
@@ -142,7 +143,7 @@ class Datasets:
         except DataError as error:
             if videos or not any(path.is_file() for path in folder.rglob("*")):
                 return Listed(name, (), tuple(videos), (), ())
-            return Listed(name, (), (), (_short(str(error), folder),), ())
+            return Listed(name, (), (), (_short(error.said, folder),), ())
         # a list that somebody put there may name pictures of other folders
         pictures = tuple(one for one in found.pictures if _is_own(one, folder))
         return Listed(
@@ -245,9 +246,10 @@ def _is_own(picture: Picture, folder: Path) -> bool:
     return picture.path.resolve().is_relative_to(folder.resolve())
 
 
-def _short(sentence: str, folder: Path) -> str:
+def _short(sentence: Said, folder: Path) -> Said:
     """A sentence without the way to the data set."""
-    return sentence.replace(f"{show(folder)}/", "").replace(show(folder), folder.name)
+    at = show(folder)
+    return sentence.rewritten(lambda text: text.replace(f"{at}/", "").replace(at, folder.name))
 
 
 def _write(path: Path, text: str) -> None:
