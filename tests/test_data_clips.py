@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_named(clips: Path, tmp_path: Path) -> None:
     (tmp_path / "text.mkv").write_text("hello")
     found = scanned(tmp_path, num_frames=9)
     assert [picture.name for picture in found.pictures] == ["good.mp4"]
-    said = {sentence.partition(": ")[0].rpartition("/")[2]: sentence for sentence in found.problems}
+    said = {text.partition(": ")[0].rpartition("/")[2]: text for text in map(str, found.problems)}
     assert said["short.mp4"].endswith(
         ": 7 frames; expected at least 9, as num_frames says, or auto_frame_count: true, which takes clips at their"
         " own lengths."
@@ -164,14 +164,14 @@ def test_a_clip_that_ends_early_is_named(clips: Path, tmp_path: Path) -> None:
     items = build_items([scanned(tmp_path, num_frames=21, resolution=(64,))], 16)
     path.write_bytes(data[: len(data) * 2 // 3])
     store = cache_latents(items, lambda pixels: pixels, signature={}, to_disk=False)
-    (problem,) = store.problems
+    (problem,) = map(str, store.problems)
     assert problem.startswith(f"{path}: the clip ends after ") and "frame 60 is to be trained on" in problem
 
 
 def test_clips_in_a_data_set_of_pictures(clips: Path) -> None:
     found = scanned(clips)
     assert [picture.name for picture in found.pictures] == ["d.gif", "f.png"], "a GIF is a picture, too"
-    (problem,) = [sentence for sentence in found.problems if "left out" in sentence]
+    (problem,) = [sentence for sentence in map(str, found.problems) if "left out" in sentence]
     assert (
         problem == f"{clips}: 4 clips are left out (for instance a.mp4); num_frames above 1 trains on clips."
     )
@@ -181,7 +181,9 @@ def test_clips_in_a_data_set_of_pictures(clips: Path) -> None:
     # a model of pictures alone
     one = take_frames(scan(DatasetConfig(folder_path=str(clips), num_frames=5)), lambda count: 1)
     assert [picture.name for picture in one.pictures] == ["f.png"]
-    assert one.problems[0].endswith("a.mp4: a clip; expected pictures for this model and these settings.")
+    assert str(one.problems[0]).endswith(
+        "a.mp4: a clip; expected pictures for this model and these settings."
+    )
 
 
 def test_seconds() -> None:

@@ -53,7 +53,7 @@ def test_from_a_folder_to_batches(tmp_path):
     broken = tmp_path / "subject/3.jpg"
     broken.write_bytes(broken.read_bytes()[:-3000])
     step, regularisation, problems = prepare(tmp_path)
-    assert len(problems) == 1 and problems[0].startswith(f"{broken}: ")
+    assert len(problems) == 1 and str(problems[0]).startswith(f"{broken}: ")
     assert regularisation.captions(regularisation.batch_at(0)) == ["a, b, c, d"]
     resumed, _, _ = prepare(tmp_path)
     for index in (7, 0, 20):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from babel.messages.extract import extract_from_file
+from PIL import Image
 from typer.testing import CliRunner
 
 import plafond
@@ -21,10 +22,13 @@ from plafond.advice.experiment import AT_THE_LIMIT, Experiment, Trial, _conclusi
 from plafond.cli import app, main
 from plafond.cli.gc_test import text as gc_test_text
 from plafond.data.buckets import Bucket
+from plafond.data.folder import scan
+from plafond.errors import DataError
+from plafond.job.dataset import DatasetConfig
 from plafond.job.keys import SECTIONS
 from plafond.job.sentences import what
 from plafond.language import speech
-from plafond.language.said import ExactSize, Number, Percent, Said, Size
+from plafond.language.said import ExactSize, Inside, Number, Percent, Said, Size, few
 from plafond.language.speech import speaker
 from plafond.plan.words import NAMES, NO, place
 
@@ -111,6 +115,17 @@ def test_numbers_are_written_as_the_language_writes_them() -> None:
     assert fr((Percent(1), "a", 2)) == "100\u00a0%, a, 2"
 
 
+def test_a_sentence_inside_of_another_has_no_full_stop() -> None:
+    inner = Said("{path}: gone.", {"path": Path("/data/a.png")})
+    outer = Said(
+        "{folder}: nothing ({problems}).", {"folder": "/data", "problems": few([Inside(inner)] * 3, 1)}
+    )
+    assert str(outer) == "/data: nothing (/data/a.png: gone and 2 more)."
+    hidden = outer.rewritten(lambda text: text.replace("/data", "cats"))
+    assert str(hidden) == "cats: nothing (cats/a.png: gone and 2 more)."
+    assert str(Said("{names}", {"names": few(["a", "b", "c"], 3)})) == "a, b, c"
+
+
 def test_language_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
@@ -183,6 +198,28 @@ def test_a_job_is_refused_in_french(
         f"attention {job}, ligne 20 : train.lrr : clé inconnue, ignorée ; vouliez-vous dire lr ?" in checked
     )
     assert "pas 5, lots de 1, gradient checkpointing activé" in checked
+
+
+def test_what_is_wrong_with_a_folder_is_said_in_french(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    Image.new("RGB", (32, 32)).save(tmp_path / "b.png")
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "gone.png"}\n{broken')
+    fr = speaker("fr")
+    found = scan(DatasetConfig(folder_path=str(tmp_path)))
+    assert [fr(sentence).replace("\u00a0", " ") for sentence in (*found.problems, *found.notes)] == [
+        f"{tmp_path}/metadata.jsonl, ligne 2 : JSON non valide (Expecting property name enclosed in double quotes) ;"
+        " il faut un objet par ligne.",
+        f"{tmp_path}/metadata.jsonl, ligne 1 : {tmp_path}/gone.png n’existe pas.",
+        f"{tmp_path}/a.png : le fichier est vide (0 octet) ; il faut une image.",
+        f"{tmp_path} : images sans légende : 1 sur 1 (par exemple b.png, dont la légende est attendue dans b.txt).",
+    ]
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(DataError) as error:
+        scan(DatasetConfig(folder_path=str(tmp_path)))
+    assert fr(error.value.said).replace("\u00a0", " ") == (
+        f"{tmp_path} : aucune de ses 1 images ne peut être lue ({tmp_path}/metadata.jsonl, ligne 2 : JSON non valide"
+        " (Expecting property name enclosed in double quotes) ; il faut un objet par ligne et 2 de plus)."
+    )
 
 
 def test_gc_test_in_french() -> None:

@@ -69,7 +69,7 @@ def masks_of(folder: Path, **settings: Any) -> tuple[dict[str, Tensor], dict[str
     def named(masks: dict[Any, Tensor]) -> dict[str, Tensor]:
         return {f"{item.picture.name}{'-x' * item.flip_x}": mask for item, mask in masks.items()}
 
-    return named(weights), named(kept), found.notes
+    return named(weights), named(kept), tuple(map(str, found.notes))
 
 
 def test_masks_are_cut_turned_and_shrunk_as_pictures_are(pictures: Path, tmp_path: Path) -> None:

@@ -341,6 +341,41 @@ def test_uploads_are_what_they_say_or_are_refused(
     assert leftovers(dataset) == [] and not (dataset.parent / "out.png").exists()
 
 
+def test_refused_uploads_are_named_in_the_language_of_the_page(client: TestClient, dataset: Path) -> None:
+    def answer(name: str, data: bytes) -> str:
+        found = put(client, name, data, "checked", language="fr").json()
+        return ("".join(found["refused"]) if "refused" in found else found["error"]["message"]).replace(
+            "\u00a0", " "
+        )
+
+    assert answer("a.png", b"") == "a.png : le fichier est vide (0 octet) ; il faut une image."
+    assert answer("m.json", b"{") == (
+        "m.json : JSON non valide (Expecting property name enclosed in double quotes) ; il faut une liste d’images."
+    )
+    assert answer("a.zip", archive({"b/c": b"x"})) == (
+        "c : un fichier sans extension n’est pas accepté ; il faut des images (JPEG, PNG, WebP et autres), des légendes"
+        " (.txt), des vidéos (MP4, WebM) ou un .zip de ces fichiers"
+    )
+    assert answer(".a.png", b"").startswith("'.a.png' ne peut pas servir de nom ici : ")
+
+
+def test_what_is_wrong_with_a_data_set_is_said_without_the_way_to_it(
+    client: TestClient, dataset: Path
+) -> None:
+    (dataset / "sub").mkdir()
+    (dataset / "sub/a.png").write_bytes(b"")
+    said = "sub/a.png: the file is empty (0 bytes); expected a picture"
+    assert client.get("/api/datasets/checked").json()["problems"] == [
+        f"checked: none of its 1 pictures can be read ({said})."
+    ]
+    (dataset / "b.png").write_bytes(picture())
+    found = client.get("/api/datasets/checked").json()
+    assert found["problems"] == [f"{said}."]
+    assert found["notes"] == [
+        "checked: 1 of 1 pictures have no caption (for instance b.png, expected in b.txt)."
+    ]
+
+
 def test_uploads_are_limited(client: TestClient, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "LIMITS", dict.fromkeys(uploads.LIMITS, 4096))
     monkeypatch.setattr(uploads, "MOST_ENTRIES", 3)

@@ -253,6 +253,27 @@ def test_a_data_set_is_uploaded_and_captioned(page: Page, home: Path) -> None:
     )
 
 
+def test_what_is_wrong_with_files_is_said_in_french(page: Page, home: Path) -> None:
+    folder = home / "datasets" / "horses"
+    folder.mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "horse.png")
+    (folder / "broken.png").write_bytes(b"")
+    upload = home / "broken.png"
+    upload.write_bytes(b"no picture at all")
+    page.browser.add_cookie({"name": "plafond_language", "value": "fr", "path": "/"})
+    try:
+        page.open("/datasets/horses")
+        page.until(
+            lambda: "broken.png : le fichier est vide (0 octet) ; il faut une image." in page.text("problems")
+        )
+        assert "images sans légende : 1 sur 1 (par exemple horse.png" in page.text("problems")
+        page.browser.find_element(By.CSS_SELECTOR, ".drop input[type=file]").send_keys(str(upload))
+        refused = "broken.png : le contenu n’est pas une image"
+        page.until(lambda: refused in page.browser.find_element(By.CSS_SELECTOR, ".q-notifications").text)
+    finally:
+        page.browser.delete_all_cookies()
+
+
 def test_the_page_speaks_french_in_the_dark_and_on_a_phone(page: Page) -> None:
     page.browser.add_cookie({"name": "plafond_language", "value": "fr", "path": "/"})
     page.browser.add_cookie({"name": "plafond_dark", "value": "dark", "path": "/"})

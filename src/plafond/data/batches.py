@@ -23,6 +23,7 @@ from plafond.data.captions import caption_for, possible_captions
 from plafond.data.chance import chance
 from plafond.data.folder import Picture, Scan
 from plafond.errors import DataError
+from plafond.language.said import N_
 
 if TYPE_CHECKING:
     from plafond.job.dataset import DatasetConfig
@@ -127,7 +128,7 @@ class BatchPlan:
     def __init__(self, items: Sequence[Item], batch_size: int, seed: int):
         if not items:
             raise DataError(
-                "No picture is left to train on; expected at least one that can be read to its end."
+                N_("No picture is left to train on; expected at least one that can be read to its end.")
             )
         self.items = tuple(items)
         self.seed = seed
@@ -228,7 +229,7 @@ def plan_batches(items: Iterable[Item], batch_size: int, seed: int) -> tuple[Bat
     regularisation = [item for item in items if item.config.is_reg]
     if regularisation and not regular:
         raise DataError(
-            "Every data set is regularisation data (is_reg: true); expected at least one to train on."
+            N_("Every data set is regularisation data (is_reg: true); expected at least one to train on.")
         )
     return (
         BatchPlan(regular, batch_size, seed),

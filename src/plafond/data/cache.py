@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 
 from plafond.data.images import show
 from plafond.errors import OutOfSpaceError, PlafondError
+from plafond.language.said import N_
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +111,12 @@ class TensorCache:
             if error.errno in _FULL:
                 raise _out_of_space(self.folder) from error
             raise PlafondError(
-                f"{show(self.folder)}: the cache cannot be written to ({error.strerror}); expected a"
-                " folder that"
-                " this user can write to."
+                N_(
+                    "{path}: the cache cannot be written to ({reason}); expected a folder that this user can write"
+                    " to."
+                ),
+                path=show(self.folder),
+                reason=str(error.strerror),
             ) from error
 
     def _sweep(self) -> None:
@@ -130,8 +134,10 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 def _out_of_space(folder: Path) -> OutOfSpaceError:
     return OutOfSpaceError(
-        f"{show(folder)}: the disk is full, so the cache cannot grow; free some space and run the same"
-        " command again."
+        N_(
+            "{path}: the disk is full, so the cache cannot grow; free some space and run the same command again."
+        ),
+        path=show(folder),
     )
 
 

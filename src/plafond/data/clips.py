@@ -18,7 +18,8 @@ from PIL import Image
 from plafond.data.chance import chance
 from plafond.data.images import show
 from plafond.data.modes import to_rgb
-from plafond.errors import DataError
+from plafond.errors import BEHIND, DataError
+from plafond.language.said import N_, Inside, Said, few
 
 if TYPE_CHECKING:
     from plafond.data.folder import Picture, Scan
@@ -38,7 +39,7 @@ BITS = 0.4
 Frames = Callable[[int], int]
 """How many of so many frames a model takes: `plafond.families._contract.Family.frames`."""
 
-EXPECTED = "expected mp4, webm, mov, mkv, gif or another format that PyAV reads"
+EXPECTED = N_("expected mp4, webm, mov, mkv, gif or another format that PyAV reads")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,11 @@ def read_header(path: Path) -> tuple[int, int, Clip]:
         if first.rotation % 180:
             width, height = height, width
     if not (rate > 0 and count > 0):
-        raise DataError(f"{show(path)}: the header does not say how long the clip is; {EXPECTED}.")
+        raise DataError(
+            N_("{path}: the header does not say how long the clip is; {expected}."),
+            path=show(path),
+            expected=Said(EXPECTED),
+        )
     return width, height, Clip(count, rate)
 
 
@@ -106,8 +111,13 @@ def read_frames(path: Path, numbers: Sequence[int], data: bytes | None = None) -
                 return
     if image is None or waiting[-1] >= held + SPARE:
         raise DataError(
-            f"{show(path)}: the clip ends after {held} frames, but frame {waiting[-1] + 1} is to be trained on;"
-            " expected a clip that decodes to the end."
+            N_(
+                "{path}: the clip ends after {held} frames, but frame {wanted} is to be trained on; expected a clip"
+                " that decodes to the end."
+            ),
+            path=show(path),
+            held=held,
+            wanted=waiting[-1] + 1,
         )
     for _ in waiting:
         yield image
@@ -135,29 +145,30 @@ def take_frames(found: Scan, frames: Frames) -> Scan:
         DataError: nothing is left.
     """
     kept: list[Picture] = []
-    problems: list[str] = []
+    problems: list[Said] = []
     for picture in found.pictures:
-        numbers: tuple[int, ...] | str = (
+        numbers: tuple[int, ...] | Said = (
             () if picture.clip is None else _chosen(picture, found.config, frames)
         )
-        if isinstance(numbers, str):
-            problems.append(f"{show(picture.path)}: {numbers}")
+        if isinstance(numbers, Said):
+            problems.append(Said(BEHIND, {"place": show(picture.path), "text": numbers}))
         else:
             kept.append(replace(picture, frames=numbers))
     if not kept:
-        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise DataError(
-            f"{show(found.config.folder_path)}: nothing is left to train on ({problems[0].rstrip('.')}{more})."
+            N_("{path}: nothing is left to train on ({problems})."),
+            path=show(found.config.folder_path),
+            problems=few([Inside(problem) for problem in problems], 1),
         )
     return replace(found, pictures=tuple(kept), problems=(*found.problems, *problems))
 
 
-def _chosen(picture: Picture, config: DatasetConfig, frames: Frames) -> tuple[int, ...] | str:
+def _chosen(picture: Picture, config: DatasetConfig, frames: Frames) -> tuple[int, ...] | Said:
     """Numbers of the frames that a clip is trained on, or what is wrong with it."""
     clip = picture.clip
     assert clip is not None
     if frames(config.num_frames) == 1 and not (config.auto_frame_count and frames(clip.count) > 1):
-        return "a clip; expected pictures for this model and these settings."
+        return Said(N_("a clip; expected pictures for this model and these settings."))
     if config.auto_frame_count:
         wanted = frames(int(clip.seconds * config.fps))
         if not config.trim_auto_frame_count_tail:
@@ -166,10 +177,11 @@ def _chosen(picture: Picture, config: DatasetConfig, frames: Frames) -> tuple[in
         return tuple(min(round(place * pace), clip.count - 1) for place in range(wanted))
     wanted = frames(config.num_frames)
     if clip.count < wanted:
-        return (
-            f"{clip.count} frames; expected at least {wanted}, as num_frames says, or auto_frame_count: true, which"
-            " takes clips at their own lengths."
+        text = N_(
+            "{count} frames; expected at least {wanted}, as num_frames says, or auto_frame_count: true, which takes"
+            " clips at their own lengths."
         )
+        return Said(text, {"count": clip.count, "wanted": wanted})
     step = max(1, round(clip.rate / config.fps))
     room = clip.count - 1 - (wanted - 1) * step
     if config.shrink_video_to_frames or room < 0:
@@ -201,18 +213,23 @@ def _opened(path: Path, data: bytes | None = None) -> Iterator[Any]:
     try:
         with av.open(str(path) if data is None else BytesIO(data)) as container:
             if not container.streams.video:
-                raise DataError(f"{show(path)}: the file holds no moving picture; {EXPECTED}.")
+                raise DataError(
+                    N_("{path}: the file holds no moving picture; {expected}."),
+                    path=show(path),
+                    expected=Said(EXPECTED),
+                )
             yield container
     except (av.FFmpegError, StopIteration, MemoryError) as error:
-        raise DataError(f"{show(path)}: {_found(path, error)}") from error
+        raise DataError(BEHIND, place=show(path), text=_found(path, error)) from error
 
 
-def _found(path: Path, error: BaseException) -> str:
+def _found(path: Path, error: BaseException) -> Said:
     if isinstance(error, FileNotFoundError):
-        return "the file is not there any more; expected a clip."
+        return Said(N_("the file is not there any more; expected a clip."))
     if isinstance(error, PermissionError):
-        return "the file may not be read; expected a clip that this user can open."
+        return Said(N_("the file may not be read; expected a clip that this user can open."))
     if path.is_file() and path.stat().st_size == 0:
-        return "the file is empty (0 bytes); expected a clip."
+        return Said(N_("the file is empty (0 bytes); expected a clip."))
     reason = getattr(error, "strerror", None) or type(error).__name__
-    return f"the clip is broken or cut off ({reason}); {EXPECTED}."
+    text = N_("the clip is broken or cut off ({reason}); {expected}.")
+    return Said(text, {"reason": reason, "expected": Said(EXPECTED)})

@@ -15,6 +15,7 @@ from plafond.data.folder import Picture, Scan
 from plafond.data.images import EXTENSIONS, read_size, show
 from plafond.errors import DataError, JobError
 from plafond.job.dataset import DatasetConfig
+from plafond.language.said import N_, few
 
 NAMED = 3
 """So many missing files are named in a message, the others counted."""
@@ -43,8 +44,12 @@ def match_controls(found: Scan, most: int) -> Scan:
     if not folders or most == 0:
         return found
     if len(folders) > most:
-        message = f"expected at most {most} for this model, found {len(folders)} folders"
-        raise JobError(message, key="datasets.control_path")
+        raise JobError(
+            N_("expected at most {most} for this model, found {count} folders"),
+            key="datasets.control_path",
+            most=most,
+            count=len(folders),
+        )
     columns = [_column(Path(folder).expanduser(), found.pictures) for folder in folders]
     pictures = [
         replace(picture, controls=controls)
@@ -67,19 +72,21 @@ def match_openings(found: Scan, opened: Opened) -> Scan:
 
 def _column(folder: Path, pictures: Iterable[Picture]) -> Iterator[Picture]:
     if not folder.is_dir():
-        raise DataError(f"{show(folder)}: there is no such folder; expected the data set's control images.")
+        raise DataError(
+            N_("{path}: there is no such folder; expected the data set's control images."), path=show(folder)
+        )
     files = {
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.rglob("*"))
         if path.suffix.lower() in EXTENSIONS
     }
     wanted = [(picture, Path(picture.name).with_suffix("").as_posix()) for picture in pictures]
-    missing = [picture.name for picture, name in wanted if name not in files]
+    missing = [show(picture.name) for picture, name in wanted if name not in files]
     if missing:
-        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         raise DataError(
-            f"{show(folder)}: no control image for {show(', '.join(missing[:NAMED]))}{more}; expected files of the"
-            " same names."
+            N_("{path}: no control image for {names}; expected files of the same names."),
+            path=show(folder),
+            names=few(missing, NAMED),
         )
     for picture, name in wanted:
         path = files[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plafond.data.images import show
 from plafond.errors import DataError
+from plafond.language.said import N_
 
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
 _MARKS = (
@@ -28,11 +29,13 @@ def read_text(path: Path) -> tuple[str, str]:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"{show(path)}: the caption cannot be read ({error.strerror}); expected a text file."
+            N_("{path}: the caption cannot be read ({reason}); expected a text file."),
+            path=show(path),
+            reason=str(error.strerror),
         ) from error
     text, encoding = decode(data)
     if "\0" in text:
-        raise DataError(f"{show(path)}: the caption holds binary data; expected a text file.")
+        raise DataError(N_("{path}: the caption holds binary data; expected a text file."), path=show(path))
     return "\n".join(text.splitlines()).strip(), encoding
 
 

@@ -28,6 +28,7 @@ from plafond.data.images import EXTENSIONS, read_size, show
 from plafond.data.metadata import LIST_EXTENSIONS, LIST_NAMES, Row, read_list
 from plafond.data.walk import walk
 from plafond.errors import DataError
+from plafond.language.said import N_, Inside, Said, Value, all_of, few
 
 if TYPE_CHECKING:
     from plafond.job.dataset import DatasetConfig
@@ -92,8 +93,8 @@ class Scan:
 
     config: DatasetConfig
     pictures: tuple[Picture, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    problems: tuple[Said, ...]
+    notes: tuple[Said, ...]
 
 
 @dataclass
@@ -109,8 +110,16 @@ class _Found:
 
 @dataclass
 class _Log:
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    problems: list[Said] = field(default_factory=list)
+    notes: list[Said] = field(default_factory=list)
+
+    def problem(self, text: str, **values: Value) -> None:
+        """Something that is not used, or not as its owner may think."""
+        self.problems.append(Said(text, values))
+
+    def note(self, text: str, **values: Value) -> None:
+        """Something that is used and worth knowing."""
+        self.notes.append(Said(text, values))
 
 
 def scan(config: DatasetConfig, index: int = 0) -> Scan:
@@ -120,7 +129,10 @@ def scan(config: DatasetConfig, index: int = 0) -> Scan:
         DataError: the folder is missing or holds nothing to train on; the message says what was looked for.
     """
     if not config.folder_path.strip():  # Path("") would be the working directory
-        raise DataError(f"datasets[{index}].folder_path: found an empty text; expected a folder of pictures.")
+        raise DataError(
+            N_("datasets[{index}].folder_path: found an empty text; expected a folder of pictures."),
+            index=index,
+        )
     source, log = Path(config.folder_path).expanduser(), _Log()
     if source.is_dir():
         root, found = source, _search(source, config, log)
@@ -132,14 +144,14 @@ def scan(config: DatasetConfig, index: int = 0) -> Scan:
     pictures = [picture for one in found if (picture := _picture(one, root, index, config, log))]
     if not pictures:
         raise DataError(_empty(source, found, log.problems))
-    log.notes += _without_caption(source, pictures, config.caption_ext)
+    _name_bare(source, pictures, config.caption_ext, log)
     return Scan(config, tuple(pictures), tuple(log.problems), tuple(log.notes))
 
 
 def _picture(one: _Found, root: Path, index: int, config: DatasetConfig, log: _Log) -> Picture | None:
     ending, clip = one.path.suffix.lower(), None
     if ending in clips.EXTENSIONS - EXTENSIONS and not config.has_clips:
-        log.problems.append(f"{show(one.path)}: a clip; expected a picture, or num_frames above 1.")
+        log.problem(N_("{path}: a clip; expected a picture, or num_frames above 1."), path=show(one.path))
         return None
     try:
         if ending in clips.EXTENSIONS and config.has_clips:
@@ -147,7 +159,7 @@ def _picture(one: _Found, root: Path, index: int, config: DatasetConfig, log: _L
         else:
             width, height = read_size(one.path)
     except DataError as error:
-        log.problems.append(str(error))
+        log.problems.append(error.said)
         return None
     caption, caption_file = _caption(one, config, log)
     return Picture(
@@ -193,17 +205,20 @@ def _search(root: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
             if path.is_file():
                 found.append(_Found(path, repeats, class_name, siblings, rows.get(path)))
             elif path.is_symlink():
-                log.problems.append(f"{show(path)}: a link to a file that is not there; expected a picture.")
+                text = N_("{path}: a link to a file that is not there; expected a picture.")
+                log.problem(text, path=show(path))
         if repeats > 1 and pictures:
-            log.notes.append(
-                f"{show(folder)}: each picture is seen {repeats} times per epoch, as its name says."
-            )
-        log.problems += _foreign(folder, names) + _same_stem(folder, pictures, config.caption_ext)
+            text = N_("{path}: each picture is seen {repeats} times per epoch, as its name says.")
+            log.note(text, path=show(folder), repeats=repeats)
+        _name_foreign(folder, names, log)
+        _name_same_stem(folder, pictures, config.caption_ext, log)
     if left_out:
-        count = f"{len(left_out)} clips are" if len(left_out) > 1 else "a clip is"
-        log.problems.append(
-            f"{show(root)}: {count} left out (for instance {show(left_out[0])}); num_frames above 1 trains on clips."
-        )
+        text = N_("{path}: a clip is left out (for instance {clip}); num_frames above 1 trains on clips.")
+        if len(left_out) > 1:
+            text = N_(
+                "{path}: {count} clips are left out (for instance {clip}); num_frames above 1 trains on clips."
+            )
+        log.problem(text, path=show(root), count=len(left_out), clip=show(left_out[0]))
     return found
 
 
@@ -223,16 +238,15 @@ def _metadata(folder: Path, siblings: dict[str, str], log: _Log) -> dict[Path, R
         try:
             listed, problems = read_list(folder / siblings[name])
         except DataError as error:
-            log.problems.append(str(error))
+            log.problems.append(error.said)
             continue
         log.problems += problems
         for row in listed:
             if not row.path.is_file():
-                log.problems.append(f"{row.place}: {show(row.path)} is not there.")
+                log.problem(N_("{place}: {path} is not there."), place=row.place, path=show(row.path))
             elif row.path in rows:
-                log.problems.append(
-                    f"{row.place}: {show(row.path)} is listed twice; the first caption is used."
-                )
+                text = N_("{place}: {path} is listed twice; the first caption is used.")
+                log.problem(text, place=row.place, path=show(row.path))
             else:
                 rows[row.path] = row
     return rows
@@ -251,7 +265,8 @@ def _listed(source: Path, config: DatasetConfig, log: _Log) -> list[_Found]:
             siblings = {caption: caption} if beside else {}
             found.append(_Found(row.path, 1, "", siblings, row))
         else:
-            log.problems.append(f"{row.place}: {show(row.path)} is not there; expected a picture.")
+            text = N_("{place}: {path} is not there; expected a picture.")
+            log.problem(text, place=row.place, path=show(row.path))
     return found
 
 
@@ -265,10 +280,10 @@ def _caption(one: _Found, config: DatasetConfig, log: _Log) -> tuple[str, Path |
         try:
             text, encoding = read_text(path)
         except DataError as error:
-            log.problems.append(str(error))
+            log.problems.append(error.said)
         else:
             if encoding == "cp1252":
-                log.notes.append(f"{show(path)}: not UTF-8, read as Windows-1252.")
+                log.note(N_("{path}: not UTF-8, read as Windows-1252."), path=show(path))
             if text:
                 return text, path
     if one.row is not None:
@@ -280,55 +295,67 @@ def _caption(one: _Found, config: DatasetConfig, log: _Log) -> tuple[str, Path |
     return (config.default_caption or one.class_name).strip(), None
 
 
-def _without_caption(source: Path, pictures: list[Picture], caption_ext: str) -> list[str]:
+def _name_bare(source: Path, pictures: list[Picture], caption_ext: str, log: _Log) -> None:
     bare = [picture for picture in pictures if not picture.caption]
-    if not bare:
-        return []
-    expected = bare[0].path.with_suffix(caption_ext).name
-    return [
-        f"{show(source)}: {len(bare)} of {len(pictures)} pictures have no caption (for instance"
-        f" {show(bare[0].name)}, expected in {show(expected)})."
-    ]
+    if bare:
+        log.note(
+            N_(
+                "{path}: {bare} of {all} pictures have no caption (for instance {picture}, expected in {file})."
+            ),
+            path=show(source),
+            bare=len(bare),
+            all=len(pictures),
+            picture=show(bare[0].name),
+            file=show(bare[0].path.with_suffix(caption_ext).name),
+        )
 
 
-def _foreign(folder: Path, names: Iterable[str]) -> list[str]:
-    return [
-        f"{show(folder / name)}: {ext} pictures cannot be opened; convert it to JPEG, PNG or WebP."
-        for name in names
-        if (ext := Path(name).suffix.lower()) in FOREIGN_EXTENSIONS - EXTENSIONS
-    ]
+def _name_foreign(folder: Path, names: Iterable[str], log: _Log) -> None:
+    for name in names:
+        if (ext := Path(name).suffix.lower()) in FOREIGN_EXTENSIONS - EXTENSIONS:
+            text = N_("{path}: {ext} pictures cannot be opened; convert it to JPEG, PNG or WebP.")
+            log.problem(text, path=show(folder / name), ext=ext)
 
 
-def _same_stem(folder: Path, pictures: Iterable[str], caption_ext: str) -> list[str]:
+def _name_same_stem(folder: Path, pictures: Iterable[str], caption_ext: str, log: _Log) -> None:
     by_stem = defaultdict(list)
     for name in pictures:
-        by_stem[Path(name).stem].append(name)
-    return [
-        f"{show(folder)}: {show(' and '.join(names))} share one stem and so one caption file"
-        f" ({show(stem + caption_ext)}); all are used, rename them if their captions differ."
-        for stem, names in by_stem.items()
-        if len(names) > 1
-    ]
+        by_stem[Path(name).stem].append(show(name))
+    for stem, names in by_stem.items():
+        if len(names) > 1:
+            text = N_(
+                "{path}: {names} share one stem and so one caption file ({file}); all are used, rename them if their"
+                " captions differ."
+            )
+            log.problem(text, path=show(folder), names=all_of(names), file=show(stem + caption_ext))
 
 
-def _missing(source: Path) -> str:
+def _missing(source: Path) -> Said:
+    path = show(source)
     if source.exists():
-        lists = ", ".join(sorted(LIST_EXTENSIONS))
-        return f"{show(source)}: found a file; expected a folder of pictures or a list of them ({lists})."
+        lists = tuple(sorted(LIST_EXTENSIONS))
+        text = N_("{path}: found a file; expected a folder of pictures or a list of them ({lists}).")
+        return Said(text, {"path": path, "lists": lists})
     nearby = (
         [path.name for path in source.parent.iterdir() if path.is_dir()] if source.parent.is_dir() else []
     )
     close = get_close_matches(source.name, nearby, n=1)
-    hint = f" (did you mean {show(source.parent / close[0])}?)" if close else ""
-    return f"{show(source)}: there is no such folder{hint}; expected a folder of pictures."
+    if not close:
+        return Said(N_("{path}: there is no such folder; expected a folder of pictures."), {"path": path})
+    text = N_("{path}: there is no such folder (did you mean {near}?); expected a folder of pictures.")
+    return Said(text, {"path": path, "near": show(source.parent / close[0])})
 
 
-def _empty(source: Path, found: list[_Found], problems: list[str]) -> str:
+def _empty(source: Path, found: list[_Found], problems: list[Said]) -> Said:
+    inside = [Inside(problem) for problem in problems]
     if found:
-        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-        first = problems[0].rstrip(".")
-        return f"{show(source)}: none of its {len(found)} pictures can be read ({first}{more})."
-    hidden = len(EXTENSIONS) - 4
-    looked = f".jpg, .jpeg, .png, .webp and {hidden} more extensions that Pillow opens"
-    also = f" ({problems[0].rstrip('.')})" if problems else ""
-    return f"{show(source)}: no pictures were found; looked for {looked}, in all subfolders{also}."
+        text = N_("{path}: none of its {count} pictures can be read ({problems}).")
+        return Said(text, {"path": show(source), "count": len(found), "problems": few(inside, 1)})
+    where = Said(N_("in all subfolders"))
+    if inside:
+        where = Said(N_("in all subfolders ({problem})"), {"problem": inside[0]})
+    text = N_(
+        "{path}: no pictures were found; looked for .jpg, .jpeg, .png, .webp and {count} more extensions that Pillow"
+        " opens, {where}."
+    )
+    return Said(text, {"path": show(source), "count": len(EXTENSIONS) - 4, "where": where})

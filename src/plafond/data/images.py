@@ -17,7 +17,8 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from plafond.data.buckets import Bucket
 from plafond.data.modes import to_rgb
-from plafond.errors import DataError
+from plafond.errors import BEHIND, DataError
+from plafond.language.said import N_, Said
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +75,10 @@ def read_size(path: Path) -> tuple[int, int]:
         turned = image.format != "TIFF" and _orientation(image, path) in (5, 6, 7, 8)
     if not (width and height):
         raise DataError(
-            f"{show(path)}: the header says {width}x{height} pixels; expected a picture with an area."
+            N_("{path}: the header says {width}x{height} pixels; expected a picture with an area."),
+            path=show(path),
+            width=width,
+            height=height,
         )
     return (height, width) if turned else (width, height)
 
@@ -139,24 +143,26 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except DECODE_ERRORS as error:
-        raise DataError(f"{show(path)}: {_found(path, error)}") from error
+        raise DataError(BEHIND, place=show(path), text=_found(path, error)) from error
 
 
-def _found(path: Path, error: BaseException) -> str:
+def _found(path: Path, error: BaseException) -> Said:
     if isinstance(error, FileNotFoundError):
-        return "the file is not there any more; expected a picture."
+        return Said(N_("the file is not there any more; expected a picture."))
     if isinstance(error, PermissionError):
-        return "the file may not be read; expected a picture that this user can open."
+        return Said(N_("the file may not be read; expected a picture that this user can open."))
     if isinstance(error, Image.DecompressionBombError):
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
-        return f"the picture is too large to be opened safely; expected at most {limit} megapixels."
+        text = N_("the picture is too large to be opened safely; expected at most {limit} megapixels.")
+        return Said(text, {"limit": limit})
     if path.is_file() and path.stat().st_size == 0:
-        return "the file is empty (0 bytes); expected a picture."
+        return Said(N_("the file is empty (0 bytes); expected a picture."))
     if isinstance(error, UnidentifiedImageError):
-        return "the content is not a picture; expected JPEG, PNG, WebP or another format that Pillow opens."
-    return (
-        f"the picture data is broken or cut off ({_reason(error)}); expected a file that decodes to the end."
-    )
+        return Said(
+            N_("the content is not a picture; expected JPEG, PNG, WebP or another format that Pillow opens.")
+        )
+    text = N_("the picture data is broken or cut off ({reason}); expected a file that decodes to the end.")
+    return Said(text, {"reason": _reason(error)})
 
 
 def _reason(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from plafond.data.folder import Picture
 from plafond.data.images import load_rgb, show, to_pixels
 from plafond.data.progress import Report, silent
 from plafond.errors import DataError, NonFiniteError
+from plafond.language.said import N_, Said
 from plafond.memory.residence import host_memory
 
 FOLDER = "_latent_cache"
@@ -44,7 +45,7 @@ class LatentStore(Mapping[Item, torch.Tensor]):
     """
 
     def __init__(self) -> None:
-        self.problems: tuple[str, ...] = ()
+        self.problems: tuple[Said, ...] = ()
         self._keys: dict[Item, str] = {}
         self._memory: dict[str, torch.Tensor] = {}
         self._disk: dict[str, TensorCache] = {}
@@ -67,9 +68,12 @@ class LatentStore(Mapping[Item, torch.Tensor]):
         tensors = self._disk[key].get(key)
         if tensors is None:
             raise DataError(
-                f"{show(self._disk[key].path(key))}: the cached latent of {show(item.picture.name)} was"
-                " removed or"
-                " damaged during the run; run the same command again to make it anew."
+                N_(
+                    "{path}: the cached latent of {picture} was removed or damaged during the run; run the same"
+                    " command again to make it anew."
+                ),
+                path=show(self._disk[key].path(key)),
+                picture=show(item.picture.name),
             )
         return tensors["latent"]
 
@@ -103,13 +107,14 @@ def cache_latents(
         NonFiniteError: the encoder returned something else than numbers.
         OutOfSpaceError: the disk is full.
     """
-    store, problems = LatentStore(), []
+    store = LatentStore()
+    problems: list[Said] = []
     tasks = _tasks(items, to_disk, folder)
     done, total = 0, sum(len(task.versions) for task in tasks)
     progress(done, total)
     for task, loaded in _ahead(tasks, signature):
         if isinstance(loaded, DataError):
-            problems.append(str(loaded))
+            problems.append(loaded.said)
             done += len(task.versions)
             progress(done, total)
             continue
@@ -183,7 +188,11 @@ def _load(task: _Task, signature: Settings) -> _Loaded | DataError:
         missing = [version[0] for version, known in zip(task.versions, cached, strict=True) if not known]
         pixels = _pixels(task.picture, missing, data)
     except OSError as error:
-        return DataError(f"{show(path)}: cannot be read ({error.strerror}); expected a picture.")
+        return DataError(
+            N_("{path}: cannot be read ({reason}); expected a picture."),
+            path=show(path),
+            reason=str(error.strerror),
+        )
     except DataError as error:
         return error
     return [
@@ -201,8 +210,13 @@ def _pixels(picture: Picture, versions: list[Item], data: bytes) -> list[torch.T
     for image in images:
         if image.size != (picture.width, picture.height):
             raise DataError(
-                f"{show(picture.path)}: now {image.width}x{image.height} pixels, but {picture.width}x{picture.height}"
-                " when the folder was read; expected it to stay the same during the start."
+                N_(
+                    "{path}: now {now} pixels, but {then} when the folder was read; expected it to stay the same"
+                    " during the start."
+                ),
+                path=show(picture.path),
+                now=f"{image.width}x{image.height}",
+                then=f"{picture.width}x{picture.height}",
             )
         for item, frames in zip(versions, made, strict=True):
             frames.append(
@@ -233,9 +247,12 @@ def _encode(encode: Encode, pixels: torch.Tensor, item: Item) -> torch.Tensor:
         finite = bool(torch.isfinite(latent).all())
     if not finite:
         raise NonFiniteError(
-            f"{show(item.picture.path)}: the VAE returned NaN or infinity at {item.bucket}; expected"
-            " numbers, which"
-            " bf16 or float32 instead of float16 usually gives."
+            N_(
+                "{path}: the VAE returned NaN or infinity at {bucket}; expected numbers, which bf16 or float32"
+                " instead of float16 usually gives."
+            ),
+            path=show(item.picture.path),
+            bucket=str(item.bucket),
         )
     return latent
 

@@ -19,6 +19,7 @@ from plafond.data.images import EXTENSIONS, cut, named, show
 from plafond.data.modes import to_rgb
 from plafond.data.progress import Report, silent
 from plafond.errors import DataError
+from plafond.language.said import N_, Said, few
 from plafond.memory.residence import host_memory
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def match_masks(found: Scan) -> Scan:
 
 def _matched(found: Scan, field: str, folder: Path) -> Scan:
     if not folder.is_dir():
-        raise DataError(f"{show(folder)}: there is no such folder; expected the data set's masks.")
+        raise DataError(
+            N_("{path}: there is no such folder; expected the data set's masks."), path=show(folder)
+        )
     files = {
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.rglob("*"))
@@ -55,12 +58,16 @@ def _matched(found: Scan, field: str, folder: Path) -> Scan:
     bare = [picture.name for picture, path in zip(found.pictures, own, strict=True) if path is None]
     if len(bare) == len(own):
         example = Path(found.pictures[0].name).with_suffix(".png").as_posix()
-        raise DataError(f"{show(folder)}: no mask for any picture; expected files such as {show(example)}.")
+        raise DataError(
+            N_("{path}: no mask for any picture; expected files such as {example}."),
+            path=show(folder),
+            example=show(example),
+        )
     notes = found.notes
     if bare:
-        more = f" and {len(bare) - NAMED} more" if len(bare) > NAMED else ""
-        names = show(", ".join(bare[:NAMED]))
-        notes += (f"{show(folder)}: no mask for {names}{more}; all of these pictures counts.",)
+        text = N_("{path}: no mask for {names}; all of these pictures counts.")
+        names = few([show(name) for name in bare], NAMED)
+        notes += (Said(text, {"path": show(folder), "names": names}),)
     pictures = [
         replace(picture, mask=path) if field == "mask" else replace(picture, inpaint=path)
         for picture, path in zip(found.pictures, own, strict=True)
@@ -104,7 +111,9 @@ def read_masks(
             found = _on_grid(image, item, grid(item))
             if not found.any() and config.mask_min_value == 0.0:
                 raise DataError(
-                    f"{show(path)}: nothing is left to learn of {picture.name}; expected some white."
+                    N_("{path}: nothing is left to learn of {picture}; expected some white."),
+                    path=show(path),
+                    picture=show(picture.name),
                 )
             weights[item] = found
     progress(len(wanted), len(wanted))

@@ -21,6 +21,7 @@ from typing import Any
 from plafond.data.encodings import read_text
 from plafond.data.images import show
 from plafond.errors import DataError
+from plafond.language.said import N_, Said, Value
 
 PATH_KEYS = ("file_name", "image_path", "image", "path")
 CAPTION_KEYS = ("caption", "text", "prompt")
@@ -28,75 +29,89 @@ LIST_EXTENSIONS = frozenset({".jsonl", ".csv", ".json"})
 LIST_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.json")
 """Lists that are read when they lie in a scanned folder."""
 
+LINE = N_("line {number}")
+
 
 @dataclass(frozen=True)
 class Row:
     """One entry of a list: its place, the picture it names, its caption and short caption if it has them."""
 
-    place: str
+    place: Said
     path: Path
     caption: str | None
     short: str | None
 
 
-def read_list(path: Path) -> tuple[list[Row], list[str]]:
+def read_list(path: Path) -> tuple[list[Row], list[Said]]:
     """The entries of `path`, in order, and one sentence for each entry that could not be understood.
 
     Raises:
         DataError: the file as a whole cannot be read.
     """
     text, _ = read_text(path)
-    rows, problems = [], []
+    rows: list[Row] = []
+    problems: list[Said] = []
     readers = {".jsonl": _json_lines, ".csv": _csv_rows, ".json": _json_index}
     for place, entry in readers[path.suffix.lower()](path, text):
         named = _first(entry, PATH_KEYS) if isinstance(entry, Mapping) else None
         if isinstance(entry, DataError):
-            problems.append(str(entry))
+            problems.append(entry.said)
         elif not named:
-            problems.append(f"{place}: no picture is named; expected one of the keys {', '.join(PATH_KEYS)}.")
+            text = N_("{place}: no picture is named; expected one of the keys {keys}.")
+            problems.append(Said(text, {"place": place, "keys": PATH_KEYS}))
         else:
             caption, short = _first(entry, CAPTION_KEYS), _first(entry, ("caption_short",))
             rows.append(Row(place, _locate(path.parent, named), caption, short))
     return rows, problems
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+def _json_lines(path: Path, text: str) -> Iterator[tuple[Said, Any]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            place = f"{show(path)}, line {number}"
+            place = _place(path, LINE, number=number)
             try:
                 yield place, json.loads(line)
             except ValueError as error:
-                yield (
-                    place,
-                    DataError(f"{place}: not valid JSON ({_short(error)}); expected one object per line."),
-                )
+                text = N_("{place}: not valid JSON ({reason}); expected one object per line.")
+                yield place, DataError(text, place=place, reason=_short(error))
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[Said, Any]]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     try:
         for entry in reader:
-            yield f"{show(path)}, line {reader.line_num}", entry
+            yield _place(path, LINE, number=reader.line_num), entry
     except csv.Error as error:
-        raise DataError(f"{show(path)}, line {reader.line_num}: not valid CSV ({error}).") from error
+        place = _place(path, LINE, number=reader.line_num)
+        raise DataError(N_("{place}: not valid CSV ({reason})."), place=place, reason=str(error)) from error
 
 
-def _json_index(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+def _json_index(path: Path, text: str) -> Iterator[tuple[Said, Any]]:
     try:
         index = json.loads(text)
     except ValueError as error:
         raise DataError(
-            f"{show(path)}: not valid JSON ({_short(error)}); expected a list of pictures."
+            N_("{path}: not valid JSON ({reason}); expected a list of pictures."),
+            path=show(path),
+            reason=_short(error),
         ) from error
     if isinstance(index, list):
-        yield from ((f"{show(path)}, entry {number}", entry) for number, entry in enumerate(index, start=1))
+        for number, entry in enumerate(index, start=1):
+            yield _place(path, N_("entry {number}"), number=number), entry
     elif isinstance(index, Mapping):
         for name, entry in index.items():
             fields = entry if isinstance(entry, Mapping) else {"caption": entry}
-            yield f"{show(path)}, key {name!r}", {**fields, "file_name": name}
+            yield _place(path, N_("key {name}"), name=repr(name)), {**fields, "file_name": name}
     else:
-        raise DataError(f"{show(path)}: found a bare {type(index).__name__}; expected a list of pictures.")
+        raise DataError(
+            N_("{path}: found a bare {type}; expected a list of pictures."),
+            path=show(path),
+            type=type(index).__name__,
+        )
+
+
+def _place(path: Path, text: str, **values: Value) -> Said:
+    return Said(N_("{file}, {line}"), {"file": show(path), "line": Said(text, values)})
 
 
 def _first(entry: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:

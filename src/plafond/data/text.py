@@ -15,6 +15,7 @@ from plafond.data.digests import digest_of
 from plafond.data.images import load_rgb, show
 from plafond.data.progress import Report, silent
 from plafond.errors import DataError, NonFiniteError
+from plafond.language.said import N_
 from plafond.memory.residence import host_memory
 
 FOLDER = "_t_e_cache"
@@ -94,9 +95,12 @@ class TextStore(Mapping[Question, Tensors]):
         tensors = self._disk.get(key)
         if tensors is None:
             raise DataError(
-                f"{show(self._disk.path(key))}: the cached embedding of {prompt!r} was removed or damaged"
-                " during"
-                " the run; run the same command again to make it anew."
+                N_(
+                    "{path}: the cached embedding of {prompt} was removed or damaged during the run; run the same"
+                    " command again to make it anew."
+                ),
+                path=show(self._disk.path(key)),
+                prompt=repr(prompt),
             )
         return tensors
 
@@ -155,8 +159,11 @@ def _encode(encode: EncodeText, prompt: Question) -> Tensors:
     for name in tensors:
         if not finite[name]:
             raise NonFiniteError(
-                f"The text encoder returned NaN or infinity in {name} for {prompt!r}; expected numbers,"
-                " which bf16"
-                " or float32 instead of float16 usually gives."
+                N_(
+                    "The text encoder returned NaN or infinity in {name} for {prompt}; expected numbers, which bf16"
+                    " or float32 instead of float16 usually gives."
+                ),
+                name=name,
+                prompt=repr(prompt),
             )
     return tensors

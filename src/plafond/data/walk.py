@@ -8,13 +8,14 @@ from pathlib import Path
 
 from plafond.data.images import show
 from plafond.errors import DataError
+from plafond.language.said import N_, Said
 
 SKIPPED_FOLDERS = frozenset(
     {"_controls", "_latent_cache", "_t_e_cache", "_clip_vision_cache", "__MACOSX", "@eaDir", "$RECYCLE.BIN"}
 )
 
 
-def walk(root: Path, closed: set[Path], problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
+def walk(root: Path, closed: set[Path], problems: list[Said]) -> Iterator[tuple[Path, list[str]]]:
     """Each folder below `root` once, with the names of its visible files, in the order of names.
 
     Links are followed, and may form loops. Folders in `closed` (resolved paths) are left out; those that
@@ -37,11 +38,12 @@ def walk(root: Path, closed: set[Path], problems: list[str]) -> Iterator[tuple[P
                     key=lambda entry: (entry.name.casefold(), entry.name),
                 )
         except OSError as error:
+            values = {"path": show(folder), "reason": str(error.strerror)}
             if folder == root:
                 raise DataError(
-                    f"{show(root)}: cannot be read ({error.strerror}); expected a folder of pictures."
+                    N_("{path}: cannot be read ({reason}); expected a folder of pictures."), **values
                 ) from error
-            problems.append(f"{show(folder)}: cannot be read ({error.strerror}); the folder is left out.")
+            problems.append(Said(N_("{path}: cannot be read ({reason}); the folder is left out."), values))
             continue
         folders = [entry.name for entry in visible if entry.is_dir() and entry.name not in SKIPPED_FOLDERS]
         waiting += [folder / name for name in reversed(folders)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from plafond.language.said import N_, Said, Value
+from plafond.language.said import N_, Said
 
 _SHOWN = 60
 
@@ -37,19 +37,7 @@ def printable(text: str) -> str:
 
 def safe(sentence: Said) -> Said:
     """A sentence whose values are printable."""
-    return Said(sentence.text, {name: _safe(value) for name, value in sentence.values.items()})
-
-
-def _safe(value: Value) -> Value:
-    match value:
-        case Said():
-            return safe(value)
-        case tuple():
-            return tuple(_safe(part) for part in value)
-        case str() | Path():
-            return printable(str(value))
-        case _:
-            return value
+    return sentence.rewritten(printable)
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -55,6 +55,10 @@ class Said:
         """A sentence of its text and its values; one that is made already stays as it is."""
         return text if isinstance(text, Said) else cls(text, values)
 
+    def rewritten(self, change: Callable[[str], str]) -> Said:
+        """The same sentence with each text that stands in it changed, however deep."""
+        return Said(self.text, {name: _rewritten(value, change) for name, value in self.values.items()})
+
     def __str__(self) -> str:
         """The sentence in English, for programs; reports are told a language."""
         from plafond.language.speech import SOURCE, speaker
@@ -62,7 +66,16 @@ class Said:
         return speaker(SOURCE)(self)
 
 
-Value: TypeAlias = str | int | float | Path | Size | ExactSize | Number | Percent | Said | tuple["Value", ...]
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A sentence that stands inside of another one: without its full stop."""
+
+    sentence: Said
+
+
+Value: TypeAlias = (
+    str | int | float | Path | Size | ExactSize | Number | Percent | Said | Inside | tuple["Value", ...]
+)
 Speak: TypeAlias = Callable[[Value], str]
 """Puts a sentence, or what may stand in one, into the words of one language."""
 
@@ -95,6 +108,26 @@ def all_of(parts: Sequence[Value]) -> Value:
 def listed(parts: Sequence[Value]) -> Value:
     """One value for several, with semicolons between them."""
     return _joined(N_("{some}; {more}"), parts)
+
+
+def few(parts: Sequence[Value], most: int) -> Value:
+    """One value for several: the first ones, with commas between them, and how many more there are."""
+    named, more = tuple(parts[:most]), len(parts) - most
+    return Said(N_("{names} and {count} more"), {"names": named, "count": more}) if more > 0 else named
+
+
+def _rewritten(value: Value, change: Callable[[str], str]) -> Value:
+    match value:
+        case Said():
+            return value.rewritten(change)
+        case Inside():
+            return Inside(value.sentence.rewritten(change))
+        case tuple():
+            return tuple(_rewritten(part, change) for part in value)
+        case str() | Path():
+            return change(str(value))
+        case _:
+            return value
 
 
 def _joined(text: str, parts: Sequence[Value]) -> Value:

@@ -11,7 +11,7 @@ from babel.messages.pofile import read_po
 from babel.numbers import format_decimal, get_decimal_symbol
 
 from plafond.errors import UsageError
-from plafond.language.said import N_, ExactSize, Number, Percent, Said, Size, Speak, Value
+from plafond.language.said import N_, ExactSize, Inside, Number, Percent, Said, Size, Speak, Value
 from plafond.memory.gpus import GIB, MIB, gib
 
 SOURCE = "en"
@@ -64,6 +64,8 @@ def speaker(language: str) -> Speak:
         match value:
             case Said():
                 return worded(value.text, **{name: speak(one) for name, one in value.values.items()})
+            case Inside():
+                return speak(value.sentence).rstrip(".")
             case Size():
                 unit = GIB if value.bytes >= GIB / 10 or value.bytes == 0 else MIB
                 number = str(format_decimal(value.bytes / unit, "0.0", locale=language))

@@ -406,7 +406,7 @@ class Run:
         return self._result(None, tuple(files))
 
     def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:
-        notes = ([note] if note else []) + list(self.prepared.problems)
+        notes = (*([note] if note else ()), *self.prepared.problems)
         return result_of(
             self.folder, self.process, self.progress.step, files or tuple(self.folder.finals()), notes
         )

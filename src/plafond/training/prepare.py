@@ -62,7 +62,7 @@ class Prepared:
     feed: Feed
     preview_texts: dict[Question, TextEmbedding]
     vae: Callable[[], nn.Module]
-    problems: tuple[str, ...]
+    problems: tuple[Said, ...]
 
     @property
     def pictures(self) -> int:

@@ -24,8 +24,10 @@ from plafond.web.models import (
 from plafond.web.site import Site
 from plafond.web.thumbnails import thumbnail
 from plafond.web.uploads import receive
+from plafond.web.words import words
 
 Name = Annotated[str, InPath(max_length=200)]
+Language = Annotated[str, Query(pattern="^(en|fr)$", description="Of what is said of files, errors too.")]
 File = Annotated[str, InPath(max_length=2000)]
 
 MOST_PICTURES = 500
@@ -75,10 +77,13 @@ def router(site: Site) -> APIRouter:
         return datasets.buckets(name, resolution, divisor)
 
     @api.put("/{name}/files/{file}", status_code=201)
-    async def upload(name: Name, file: Name, request: Request, replace: bool = False) -> TakenInfo:
+    async def upload(
+        name: Name, file: Name, request: Request, replace: bool = False, language: Language = "en"
+    ) -> TakenInfo:
         """Add a picture, caption, clip or .zip of these; the request's body is the file itself."""
         taken = await receive(datasets.folder(name), file, request.stream(), replace=replace)
-        return TakenInfo(**vars(taken))
+        refused = [words(language).said(sentence) for sentence in taken.refused]
+        return TakenInfo(added=taken.added, same=taken.same, refused=refused)
 
     @api.get("/{name}/files/{file:path}", response_class=FileResponse)
     def get_picture(name: Name, file: File) -> FileResponse:
@@ -127,6 +132,6 @@ def _detail(found: Listed, offset: int, limit: int) -> DatasetDetail:
         total=len(found.pictures),
         pictures=pictures,
         videos=list(found.videos),
-        problems=list(found.problems),
-        notes=list(found.notes),
+        problems=list(map(str, found.problems)),
+        notes=list(map(str, found.notes)),
     )

@@ -13,6 +13,7 @@ from plafond.jobs import queue
 from plafond.jobs.devices import device_for
 from plafond.jobs.queue import Where
 from plafond.jobs.store import Entry
+from plafond.language.said import N_
 from plafond.memory.gpus import ceiling_for, gpus
 from plafond.web import machine, runs
 from plafond.web.asking import AskError, Question, only_answer
@@ -125,7 +126,7 @@ def router(site: Site) -> APIRouter:
         """What the job's command printed when it was done: results of a training, or of an experiment."""
         found = runs.report(site.home.run(store.job(number).id))
         if found is None:
-            raise NoSuchError(f"job {number} has no report yet")
+            raise NoSuchError(N_("job {number} has no report yet"), number=number)
         return found
 
     @api.get("/jobs/{number}/log", tags=["runs"])

@@ -17,6 +17,7 @@ from plafond import __version__
 from plafond.errors import DataError, JobError, OutOfSpaceError, PlafondError
 from plafond.job.editing import EditError
 from plafond.jobs.store import NoJobError
+from plafond.language.speech import SOURCE
 from plafond.plan.models import as_json, entries, published
 from plafond.web import api_datasets, api_jobs, login
 from plafond.web.asking import AskError
@@ -27,6 +28,7 @@ from plafond.web.models import Refusal, Said, SessionInfo
 from plafond.web.places import OutsideError
 from plafond.web.site import Site
 from plafond.web.uploads import ExistsError, TooLargeError
+from plafond.web.words import LANGUAGES, words
 
 STATUS: dict[type[PlafondError], int] = {
     NoJobError: 404,
@@ -91,11 +93,13 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(PlafondError)
     def refused(request: Request, error: PlafondError) -> JSONResponse:
         status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
+        language = request.query_params.get("language")
+        speak = words(language if language in LANGUAGES else SOURCE).said
         if isinstance(error, JobError):
-            return _said(status, str(error.message), error.line, error.key)
+            return _said(status, speak(error.message), error.line, error.key)
         if isinstance(error, AskError):
-            return _said(status, str(error), error.line, error.key)
-        return _said(status, str(error))
+            return _said(status, speak(error.said), error.line, error.key)
+        return _said(status, speak(error.said))
 
     @app.exception_handler(EditError)
     def unwritable(request: Request, error: EditError) -> JSONResponse:

@@ -16,6 +16,7 @@ from plafond.data.folder import Picture, scan
 from plafond.data.images import EXTENSIONS, show
 from plafond.errors import DataError, PlafondError, UsageError
 from plafond.job.dataset import DatasetConfig
+from plafond.language.said import N_, Said
 from plafond.training.run_folder import write_atomically
 from plafond.web.changes import Signature, signature
 from plafond.web.places import OutsideError, inside, is_inside, valid_name
@@ -46,8 +47,8 @@ class Listed:
     name: str
     pictures: tuple[Picture, ...]
     videos: tuple[str, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    problems: tuple[Said, ...]
+    notes: tuple[Said, ...]
 
 
 class Datasets:
@@ -80,7 +81,7 @@ class Datasets:
         """
         folder = inside(self.root, valid_name(name))
         if not folder.is_dir():
-            raise NoSuchError(f"there is no data set {name!r}")
+            raise NoSuchError(N_("there is no data set {name}"), name=repr(name))
         return folder
 
     def create(self, name: str) -> Path:
@@ -95,7 +96,7 @@ class Datasets:
         try:
             folder.mkdir()
         except FileExistsError:
-            raise UsageError(f"there is a data set {folder.name!r} already") from None
+            raise UsageError(N_("there is a data set {name} already"), name=repr(folder.name)) from None
         return folder
 
     def delete(self, name: str) -> None:
@@ -142,7 +143,7 @@ class Datasets:
         except DataError as error:
             if videos or not any(path.is_file() for path in folder.rglob("*")):
                 return Listed(name, (), tuple(videos), (), ())
-            return Listed(name, (), (), (_short(str(error), folder),), ())
+            return Listed(name, (), (), (_short(error.said, folder),), ())
         # a list that somebody put there may name pictures of other folders
         pictures = tuple(one for one in found.pictures if _is_own(one, folder))
         return Listed(
@@ -162,7 +163,7 @@ class Datasets:
         """
         path = inside(self.folder(name), file)
         if path.suffix.lower() not in EXTENSIONS | VIDEOS or not path.is_file():
-            raise NoSuchError(f"there is no picture {file!r} in {name!r}")
+            raise NoSuchError(N_("there is no picture {file} in {name}"), file=repr(file), name=repr(name))
         return path
 
     def caption_of(self, name: str, file: str) -> str:
@@ -184,10 +185,14 @@ class Datasets:
         """
         path = self.file(name, file).with_suffix(CAPTION)
         if path.is_symlink():
-            raise OutsideError(f"the caption of {file!r} is a link, which is left alone")
+            raise OutsideError(N_("the caption of {file} is a link, which is left alone"), file=repr(file))
         text = "\n".join(text.splitlines()).strip()
         if len(text) > LONGEST_CAPTION:
-            raise UsageError(f"a caption of {len(text)} characters; at most {LONGEST_CAPTION} are taken")
+            raise UsageError(
+                N_("a caption of {count} characters; at most {most} are taken"),
+                count=len(text),
+                most=LONGEST_CAPTION,
+            )
         if text:
             write_atomically(path, lambda temporary: _write(temporary, text + "\n"))
         else:
@@ -216,7 +221,7 @@ class Datasets:
             Name and new caption of each picture whose caption changes.
         """
         if not find:
-            raise UsageError("say which text is to be found")
+            raise UsageError(N_("say which text is to be found"))
         pattern = re.compile(re.escape(find), 0 if case else re.IGNORECASE)
         changed = []
         for picture in self.listed(name).pictures:
@@ -245,9 +250,10 @@ def _is_own(picture: Picture, folder: Path) -> bool:
     return picture.path.resolve().is_relative_to(folder.resolve())
 
 
-def _short(sentence: str, folder: Path) -> str:
+def _short(sentence: Said, folder: Path) -> Said:
     """A sentence without the way to the data set."""
-    return sentence.replace(f"{show(folder)}/", "").replace(show(folder), folder.name)
+    at = show(folder)
+    return sentence.rewritten(lambda text: text.replace(f"{at}/", "").replace(at, folder.name))
 
 
 def _write(path: Path, text: str) -> None:

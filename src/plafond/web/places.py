@@ -15,6 +15,16 @@ from plafond.errors import PlafondError
 from plafond.job.schema import Job, ProcessConfig
 from plafond.job.wording import expanded, printable
 from plafond.jobs.home import Home
+from plafond.language.said import N_
+
+WRITTEN_ELSEWHERE = N_(
+    "{path} is elsewhere: the page writes runs only into {folders}; start it with --allow FOLDER, or queue the job in"
+    " a terminal with plafond queue add"
+)
+READ_ELSEWHERE = N_(
+    "{path} is elsewhere: the page reads pictures only from {folders}; start it with --allow FOLDER, or queue the job"
+    " in a terminal with plafond queue add"
+)
 
 LONGEST_NAME = 100
 """Characters of a file's or folder's name that a user may choose."""
@@ -75,13 +85,8 @@ class Places:
                 place = folder / expanded(path)
                 if is_inside(place, roots) or place.resolve() in allowed:
                     continue
-                use = "writes runs only into" if writes else "reads pictures only from"
-                raise job.error(
-                    key,
-                    f"{printable(path)} is elsewhere: the page {use} {', '.join(map(str, roots))}; start it with"
-                    f" --allow FOLDER, or queue the job in a terminal with plafond queue add",
-                    process=index,
-                )
+                text = WRITTEN_ELSEWHERE if writes else READ_ELSEWHERE
+                raise job.error(key, text, process=index, path=path, folders=roots)
 
 
 def is_inside(path: Path, roots: tuple[Path, ...]) -> bool:
@@ -101,11 +106,15 @@ def inside(base: Path, name: str) -> Path:
     """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in parts):
-        raise OutsideError(f"{printable(name)!r} is no name of something inside of {base.name}")
+        raise OutsideError(
+            N_("{name} is no name of something inside of {folder}"),
+            name=repr(printable(name)),
+            folder=base.name,
+        )
     path = base.joinpath(*parts)
     if path.is_absolute() and is_inside(path, (base,)):
         return path
-    raise OutsideError(f"{printable(name)!r} leads out of {base.name}")
+    raise OutsideError(N_("{name} leads out of {folder}"), name=repr(printable(name)), folder=base.name)
 
 
 def valid_name(name: str) -> str:
@@ -126,8 +135,10 @@ def valid_name(name: str) -> str:
     )
     if bad:
         raise OutsideError(
-            f"{printable(name)[:LONGEST_NAME]!r} cannot be a name here: use letters, digits, spaces, - and _, and"
-            " begin with a letter or digit"
+            N_(
+                "{name} cannot be a name here: use letters, digits, spaces, - and _, and begin with a letter or digit"
+            ),
+            name=repr(printable(name)[:LONGEST_NAME]),
         )
     return found
 

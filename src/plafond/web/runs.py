@@ -11,6 +11,7 @@ from typing import Any
 from plafond.jobs.queue import Where
 from plafond.jobs.run import RunFiles
 from plafond.jobs.store import Entry
+from plafond.language.said import N_
 from plafond.training.run_folder import RunFolder, in_order_of_time
 from plafond.web.asking import Question
 from plafond.web.datasets import NoSuchError
@@ -63,7 +64,7 @@ def folder_of(entry: Entry, process: int = 0) -> RunFolder:
         NoSuchError: the job has fewer processes.
     """
     if not 0 <= process < len(entry.run_folders):
-        raise NoSuchError(f"job {entry.id} has no process {process}")
+        raise NoSuchError(N_("job {number} has no process {process}"), number=entry.id, process=process)
     path = Path(entry.run_folders[process])
     return RunFolder(path.parent, path.name)
 
@@ -112,11 +113,8 @@ def sample_path(entry: Entry, file: str, process: int = 0) -> Path:
         NoSuchError: there is none of that name.
     """
     folder = folder_of(entry, process)
-    if PREVIEW.fullmatch(file) is None:
-        raise NoSuchError(f"there is no preview {file!r}")
-    path = inside(folder.samples, file)
-    if not path.is_file():
-        raise NoSuchError(f"there is no preview {file!r}")
+    if PREVIEW.fullmatch(file) is None or not (path := inside(folder.samples, file)).is_file():
+        raise NoSuchError(N_("there is no preview {file}"), file=repr(file))
     return path
 
 
@@ -143,7 +141,7 @@ def file_path(entry: Entry, name: str, process: int = 0) -> Path:
     root = folder_of(entry, process).path
     path = inside(root, name)
     if not path.is_file() or name.startswith("resume/") or any(map(HIDDEN.match, name.split("/"))):
-        raise NoSuchError(f"there is no file {name!r} in this run")
+        raise NoSuchError(N_("there is no file {name} in this run"), name=repr(name))
     return path
 
 

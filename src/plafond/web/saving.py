@@ -7,10 +7,11 @@ from pathlib import Path
 from plafond.errors import UsageError
 from plafond.job.reading import job_of
 from plafond.job.schema import Job
-from plafond.job.wording import expanded, printable
+from plafond.job.wording import expanded
 from plafond.jobs import queue
 from plafond.jobs.queue import Where
 from plafond.jobs.store import Entry
+from plafond.language.said import N_, Said
 from plafond.web.draft import Check
 from plafond.web.site import Site
 
@@ -53,7 +54,11 @@ def save(site: Site, text: str, suffix: str, where: Where, entry: Entry | None =
         return queue.change(site.store, entry, text, where)
     other = site.store.of_run(queue.run_folders(job, folder)[0])
     if other is not None:
-        raise UsageError(f"there is a job {other.name!r} already ({other.state}); give this one another name")
+        raise UsageError(
+            N_("there is a job {name} already ({state}); give this one another name"),
+            name=repr(other.name),
+            state=Said(other.state),
+        )
     return queue.add(site.store, text, suffix=suffix, folder=folder, where=where)
 
 
@@ -71,5 +76,5 @@ def refuse_missing(job: Job, folder: Path) -> None:
             ):
                 if not (folder / expanded(path)).exists():
                     raise job.error(
-                        f"datasets.{number}.{key}", f"no such folder: {printable(path)}", process=index
+                        f"datasets.{number}.{key}", N_("no such folder: {path}"), process=index, path=path
                     )

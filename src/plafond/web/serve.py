@@ -13,6 +13,7 @@ import uvicorn
 
 from plafond.errors import UsageError
 from plafond.jobs.home import Home
+from plafond.language.said import N_
 from plafond.web.app import make_app
 from plafond.web.guard import Access, is_loopback
 from plafond.web.site import Site
@@ -27,7 +28,11 @@ def access_for(host: str, port: int, token: str | None) -> Access:
         UsageError: the token is too short.
     """
     if token is not None and len(token) < SHORTEST_TOKEN:
-        raise UsageError(f"--token: {len(token)} characters; expected at least {SHORTEST_TOKEN}")
+        raise UsageError(
+            N_("--token: {count} characters; expected at least {least}"),
+            count=len(token),
+            least=SHORTEST_TOKEN,
+        )
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     return Access(host, port, token)
@@ -79,5 +84,8 @@ def _listen(access: Access) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            f"the page cannot listen at {access.host}, port {access.port}: {reason}; try another --port"
+            N_("the page cannot listen at {host}, port {port}: {reason}; try another --port"),
+            host=access.host,
+            port=access.port,
+            reason=reason,
         ) from error

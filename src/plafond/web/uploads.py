@@ -17,10 +17,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from plafond.data.encodings import decode
-from plafond.data.images import EXTENSIONS, load_rgb
+from plafond.data.images import EXTENSIONS, load_rgb, show
 from plafond.data.metadata import LIST_EXTENSIONS, read_list
 from plafond.errors import DataError, OutOfSpaceError, PlafondError
-from plafond.memory.gpus import GIB, MIB, gib
+from plafond.language.said import N_, ExactSize, Said, Value
+from plafond.memory.gpus import GIB, MIB
 from plafond.training.run_folder import out_of_space
 from plafond.web.places import OutsideError, inside, is_inside, valid_name
 
@@ -69,7 +70,7 @@ class Taken:
 
     added: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: list[Said] = field(default_factory=list)
 
 
 def kind_of(name: str) -> str:
@@ -89,8 +90,12 @@ def kind_of(name: str) -> str:
         if suffix in suffixes:
             return kind
     raise DataError(
-        f"{name}: {suffix or 'a file without an extension'} is not taken; expected pictures (JPEG, PNG, WebP and more),"
-        " captions (.txt), videos (MP4, WebM) or a .zip of these"
+        N_(
+            "{name}: {kind} is not taken; expected pictures (JPEG, PNG, WebP and more), captions (.txt), videos (MP4,"
+            " WebM) or a .zip of these"
+        ),
+        name=name,
+        kind=suffix or Said(N_("a file without an extension")),
     )
 
 
@@ -143,10 +148,12 @@ def unpack(archive: Path, folder: Path, *, replace: bool) -> Taken:
             entries = [entry for entry in opened.infolist() if not entry.is_dir()]
             if len(entries) > MOST_ENTRIES:
                 raise TooLargeError(
-                    f"the archive holds {len(entries)} files; at most {MOST_ENTRIES} are taken"
+                    N_("the archive holds {count} files; at most {most} are taken"),
+                    count=len(entries),
+                    most=MOST_ENTRIES,
                 )
             total = sum(entry.file_size for entry in entries)
-            _refuse_too_much("the archive, unpacked,", total, LIMITS["archive"])
+            _refuse_too_much(Said(N_("the archive, unpacked")), total, LIMITS["archive"])
             _refuse_full(folder, total)
             for entry in entries:
                 if any(map(LEFT_BEHIND.match, entry.filename.split("/"))):
@@ -154,13 +161,13 @@ def unpack(archive: Path, folder: Path, *, replace: bool) -> Taken:
                 try:
                     _entry(opened, entry, folder, taken, replace=replace)
                 except (OutsideError, DataError, TooLargeError, ExistsError) as error:
-                    taken.refused.append(str(error))
+                    taken.refused.append(error.said)
     except (
         zipfile.BadZipFile,
         EOFError,
         RuntimeError,
     ) as error:  # the last of a password or an unknown method
-        raise DataError(f"the archive cannot be unpacked: {error}") from error
+        raise DataError(N_("the archive cannot be unpacked: {reason}"), reason=str(error)) from error
     return taken
 
 
@@ -168,11 +175,11 @@ def _entry(
     opened: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, taken: Taken, *, replace: bool
 ) -> None:
     if (entry.external_attr >> 16) & 0o170000 == 0o120000:
-        raise OutsideError(f"{entry.filename}: links in archives are not taken")
+        raise OutsideError(N_("{name}: links in archives are not taken"), name=entry.filename)
     names = [valid_name(part) for part in PurePosixPath(entry.filename).parts]
     kind = kind_of(names[-1])
     if kind == "archive":
-        raise DataError(f"{entry.filename}: archives in archives are not taken")
+        raise DataError(N_("{name}: archives in archives are not taken"), name=entry.filename)
     target = inside(folder, "/".join(names))
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(target.parent, names[-1]) as temporary:
@@ -198,7 +205,7 @@ def _keep(temporary: Path, target: Path, kind: str, taken: Taken, *, folder: Pat
             taken.same.append(name)
             return
         if not replace:
-            raise ExistsError(f"{name}: another file has this name")
+            raise ExistsError(N_("{name}: another file has this name"), name=name)
     temporary.replace(target)
     taken.added.append(name)
 
@@ -211,25 +218,27 @@ def _readable(entry: zipfile.ZipInfo) -> Iterator[None]:
     except (zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's; bzip2's have no number
-        raise DataError(f"{entry.filename}: the archive is damaged there: {error}") from error
+        raise DataError(
+            N_("{name}: the archive is damaged there: {reason}"), name=entry.filename, reason=str(error)
+        ) from error
 
 
 def _check(path: Path, name: str, kind: str, folder: Path) -> None:
     """Refuse a file whose content is something else than its name says."""
     if kind == "picture":
-        try:
+        with _as(name, path):
             load_rgb(path, side=ENOUGH)
-        except DataError as error:
-            raise DataError(str(error).replace(str(path), name)) from error
     elif kind == "video":
         with path.open("rb") as file:
             head = file.read(16)
         if not any(head[place : place + len(sign)] == sign for sign, place in _SIGNS.items()):
-            raise DataError(f"{name}: the content is not a video; expected MP4, WebM, MKV or AVI")
+            raise DataError(
+                N_("{name}: the content is not a video; expected MP4, WebM, MKV or AVI"), name=name
+            )
     else:
         text, encoding = decode(path.read_bytes())
         if "\0" in text or (encoding == "cp1252" and any(ord(mark) < 9 for mark in text)):
-            raise DataError(f"{name}: the content is not a text")
+            raise DataError(N_("{name}: the content is not a text"), name=name)
         if kind == "list":
             _check_list(path, name, folder)
 
@@ -239,14 +248,24 @@ def _check_list(path: Path, name: str, folder: Path) -> None:
     named = path.with_name(f"{path.name}{PurePosixPath(name).suffix.lower()}")
     path.rename(named)
     try:
-        rows, _ = read_list(named)
-    except DataError as error:
-        raise DataError(str(error).replace(str(named), name)) from error
+        with _as(name, named):
+            rows, _ = read_list(named)
     finally:
         named.rename(path)
     for row in rows:
         if not is_inside(row.path, (folder,)):
-            raise OutsideError(f"{name}: it names {row.path}, which is not in this data set")
+            raise OutsideError(
+                N_("{name}: it names {path}, which is not in this data set"), name=name, path=show(row.path)
+            )
+
+
+@contextmanager
+def _as(name: str, path: Path) -> Iterator[None]:
+    """Name a file in errors as its owner knows it, not where it lies for the time being."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(error.said.rewritten(lambda text: text.replace(show(path), name))) from error
 
 
 def _equal(first: Path, second: Path) -> bool:
@@ -269,11 +288,14 @@ def _temporary(folder: Path, name: str) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _refuse_too_much(name: str, size: int, limit: int) -> None:
+def _refuse_too_much(name: Value, size: int, limit: int) -> None:
     if size > limit:
-        raise TooLargeError(f"{name}: it is larger than {gib(limit)}, which is the most that is taken")
+        text = N_("{name}: it is larger than {most}, which is the most that is taken")
+        raise TooLargeError(text, name=name, most=ExactSize(limit))
 
 
 def _refuse_full(folder: Path, more: int) -> None:
     if shutil.disk_usage(folder).free < SPARE + more:
-        raise OutOfSpaceError(f"the disk of {folder} is nearly full; nothing more is taken")
+        raise OutOfSpaceError(
+            N_("the disk of {folder} is nearly full; nothing more is taken"), folder=show(folder)
+        )

@@ -130,9 +130,9 @@ class View:
             if found.problems:
                 heading(self.t("Files that cannot be used"))
             for sentence in found.problems:
-                ui.label(sentence).classes("error")
+                ui.label(self.t.said(sentence)).classes("error")
             for sentence in found.notes:
-                ui.label(sentence).classes("soft")
+                ui.label(self.t.said(sentence)).classes("soft")
 
     def _wanted(self) -> list[Item]:
         text = (self._search.value or "").strip().lower()

@@ -25,6 +25,7 @@ def draw_uploader(t: Words, dataset: str, csrf: str, refresh: Callable[[], Await
         refresh: called after files have come.
     """
     url = json.dumps(f"/api/datasets/{quote(dataset)}/files/")
+    language = json.dumps(f"?language={t.language}")
     header = json.dumps([{"name": CSRF_HEADER, "value": csrf}] if csrf else [])
     accepted = ",".join(sorted({".zip", *EXTENSIONS, *TEXTS, *LIST_EXTENSIONS, *VIDEOS}))
     uploader = ui.element("q-uploader").classes("drop")
@@ -35,7 +36,7 @@ def draw_uploader(t: Words, dataset: str, csrf: str, refresh: Callable[[], Await
     uploader.props["max-files"] = 20_000
     uploader.props["data-test"] = "uploader"
     uploader.props[":factory"] = (
-        f"(files) => ({{url: {url} + encodeURIComponent(files[0].name), method: 'PUT', sendRaw: true,"
+        f"(files) => ({{url: {url} + encodeURIComponent(files[0].name) + {language}, method: 'PUT', sendRaw: true,"
         f" headers: [...{header}, {{name: 'content-type', value: 'application/octet-stream'}}]}})"
     )
 
