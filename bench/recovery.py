@@ -94,8 +94,9 @@ def disturbed(gpu: Refusing, seen: list[int], stride: int = 1) -> type[Transacti
             if not super().update(outcome):
                 return False
             gpu.at = None
-            self.lean = Leaner(self.run.budget.activations or self.start, self.run.folder.path)
-            self.run.stepper.activations = self.lean.activations
+            run = self.run
+            self.lean = Leaner(run.budget.activations or self.start, run.folder.path, run.gauge.room)
+            run.stepper.activations = self.lean.activations
             seen.append(gpu.live)
             return True
 

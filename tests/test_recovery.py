@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import plafond
 from conftest import JobMaker
+from plafond.activations.plan import KEEP_ALL, RECOMPUTE_ALL, Activations
 from plafond.memory.residence import counting
 from plafond.memory.virtual import VirtualGpu
 from plafond.training.loop import Run
-from plafond.training.recovery import FILE
+from plafond.training.recovery import FILE, Leaner
 from plafond.training.run_folder import RunFolder
 from plafond.training.transaction import Transaction
 from recovery import Refusing, disturbed, transactions
@@ -147,6 +150,33 @@ def test_a_shrinking_ceiling_makes_the_run_leaner_and_it_remembers(make_job: Job
     log = folder.log.read_text().count("out of memory")
     run(job, again, "train.steps=8", fresh=False)
     assert folder.log.read_text().count("out of memory") == log
+
+
+def test_a_run_with_more_room_takes_it_again(make_job: JobMaker) -> None:
+    train = {"steps": 2, "gradient_checkpointing": False}
+    job = make_job("roomy", train=train)
+
+    def go(ceiling: int, *overrides: str) -> list[int]:
+        loaded = plafond.load_job(job, overrides=overrides)
+        plafond.train(loaded, device="cpu", ceiling=ceiling)
+        return [row["allocated_peak"] for row in folder_of(job).read_metrics()]
+
+    whole = max(go(2**30))
+    shutil.rmtree(folder_of(job).path)
+    narrow = int(0.8 * whole)
+    assert max(go(narrow)) <= narrow
+    assert max(go(narrow, "train.steps=4")) <= narrow
+    assert folder_of(job).log.read_text().count("out of memory") == 1, "remembered"
+    assert max(go(2**30, "train.steps=6")) == whole
+
+
+def test_a_job_that_asks_for_a_leaner_plan_by_now_gets_it(tmp_path: Path) -> None:
+    row = {"plan": 0, "parts": 2, "room": 1000}  # a plan that keeps attention
+    (tmp_path / FILE).write_text(json.dumps({"64x64": row}))
+    for plan, taken in ((KEEP_ALL, "attention"), (RECOMPUTE_ALL, "recompute")):
+        lean = Leaner(Activations(default=plan), tmp_path, lambda: 1000)
+        lean.remember()
+        assert lean.activations.of("64x64").default.kind == taken and lean.parts == {"64x64": 2}
 
 
 def test_what_others_take_is_seen_before_it_fails(

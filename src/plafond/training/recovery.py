@@ -35,6 +35,9 @@ LEANER = (
 """Plans to fall back on, from the fastest to the leanest."""
 
 FILE = "recovered.json"
+NOISE = 0.02
+"""By so much the room on a card differs without anybody having done anything."""
+
 IN_PARTS = N_("batches at {bucket} are trained in {parts} parts; the step stays the same")
 
 
@@ -135,29 +138,38 @@ class OnHost(Generic[Answer]):
 
 @dataclass
 class Leaner:
-    """The way each bucket is trained; it only ever gets leaner, and a continued run remembers it.
+    """The way each bucket is trained; it only ever gets leaner, and a continued run with no more room remembers it.
 
     Args:
         activations: what blocks keep on each bucket.
         folder: the run's folder.
+        room: gives the bytes that the run may have, as things are now; None where nobody counts.
         parts: into how many parts the batches of a bucket are split.
     """
 
     activations: Activations
     folder: Path
+    room: Callable[[], int | None]
     parts: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
+    rooms: dict[str, int | None] = field(default_factory=dict)
 
     def remember(self) -> None:
-        """Take up what an earlier part of the run has learnt."""
+        """Take up what an earlier part of the run has learnt, unless there is more room now than there was then."""
         try:
             known = json.loads((self.folder / FILE).read_text(encoding="utf-8"))
-            taken = {str(bucket): int(entry["plan"]) for bucket, entry in known.items()}
-            self.parts = {str(bucket): int(entry["parts"]) for bucket, entry in known.items()}
+            rows = [
+                (str(name), int(row["plan"]), int(row["parts"]), row["room"]) for name, row in known.items()
+            ]
         except (OSError, ValueError, TypeError, KeyError):
             return
-        for bucket, place in taken.items():
-            if 0 <= place < len(LEANER):
+        now = self.room()
+        for bucket, place, parts, room in rows:
+            if room is not None and now is not None and now > (1 + NOISE) * room:
+                continue
+            self.parts[bucket], self.rooms[bucket] = parts, room
+            # the job may ask for something leaner by now
+            if _first_leaner(self.activations.of(bucket)) <= place < len(LEANER):
                 self._take(bucket, place)
 
     def step(self, batches: Iterable[Batch]) -> Value | None:
@@ -166,9 +178,10 @@ class Leaner:
         changes = [change for bucket, size in sizes.items() if (change := self._next(bucket, size))]
         if not changes:
             return None
+        self.rooms.update(dict.fromkeys(sizes, self.room()))
         rows = {
-            bucket: {"plan": self.taken.get(bucket, -1), "parts": self.parts.get(bucket, 1)}
-            for bucket in {*self.taken, *self.parts}
+            bucket: {"plan": self.taken.get(bucket, -1), "parts": self.parts.get(bucket, 1), "room": room}
+            for bucket, room in self.rooms.items()
         }
 
         def write(path: Path) -> None:

@@ -32,7 +32,7 @@ class Transaction:
 
     def __init__(self, run: Run):
         self.run = run
-        self.lean = Leaner(run.stepper.activations, run.folder.path)
+        self.lean = Leaner(run.stepper.activations, run.folder.path, run.gauge.room)
         if run.budget.recover:
             self.lean.remember()
             run.stepper.activations = self.lean.activations
