@@ -46,6 +46,8 @@ def _draw_remedy(site: Site, t: Words, entry: Entry, remedy: dict[str, Any]) -> 
             ui.label(t(REMEDIES[remedy["id"]]) if remedy["id"] in REMEDIES else remedy["why"]).classes("name")
             if remedy["id"] in REMEDIES:
                 ui.label(remedy["why"]).classes("soft")
+            if remedy["saves_bytes"] is not None:
+                ui.label(t("saves {size}", size=t.size(remedy["saves_bytes"]))).classes("soft")
         if remedy["change"]:
             ui.button(t("Change the job"), on_click=lambda: _apply(site, t, entry, remedy["change"])).props(
                 "outline no-caps dense"
