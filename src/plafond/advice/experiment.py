@@ -14,6 +14,7 @@ from plafond.language.said import N_, Percent, Said
 from plafond.plan.before import budget_of, ceiling_on
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.words import NAMES
+from plafond.training.recovery import place_of
 from plafond.training.run_folder import RunFolder
 from plafond.training.start import run_each
 
@@ -174,8 +175,7 @@ def _try(
     try:
         (result,) = run_each(loaded, device=str(device), fresh=True, budgets=[budget])
     except torch.OutOfMemoryError as error:
-        notes = getattr(error, "__notes__", [])
-        return replace(planned, failure="; ".join(notes) or str(error).splitlines()[0])
+        return replace(planned, failure=place_of(error) or str(error).splitlines()[0])
     rows = RunFolder(str(result.folder.parent), result.folder.name).read_metrics()
     peaks = [row["allocated_peak"] for row in rows if row["allocated_peak"] is not None]
     return replace(

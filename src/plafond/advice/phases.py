@@ -141,7 +141,7 @@ _FRAME_SIGNS = tuple((phase, re.compile(pattern)) for phase, pattern in FRAMES)
 _TRACE_LINE = re.compile(r"File \"|❱|│|in <module>|^\s+\w|^\s*\[?rank\d")
 
 PLACES = {
-    "train": r"in (?:train|the warm-up)\b|training a batch",
+    "train": r"in (?:train|the warm-up)\b|training a batch|on a batch of \d|sur un lot de \d",
     "preview": r"preview",
     "save": r"in save\b",
     "encode_text": r"caption|encode text|in encode_text\b",

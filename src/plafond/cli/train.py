@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from plafond.language.said import Speak
     from plafond.training.result import Result
 
+OUT_OF_MEMORY = N_("out of memory: {error} What was saved is intact; `plafond plan` shows what to change.")
+OUT_OF_MEMORY_THERE = N_(
+    "out of memory {place}: {error} What was saved is intact; `plafond plan` shows what to change."
+)
+
 
 def train(
     jobs: Annotated[
@@ -82,6 +87,7 @@ def _run(
     from torch import OutOfMemoryError
 
     from plafond.plan.before import budgets_of
+    from plafond.training.recovery import place_of
     from plafond.training.start import choose_device, run_each
 
     chosen = choose_device(device)
@@ -97,10 +103,10 @@ def _run(
     try:
         yield from run_each(job, device=str(chosen), fresh=fresh, budgets=budgets, speak=spoken())
     except OutOfMemoryError as error:
-        place = "".join(f" {note}:" for note in getattr(error, "__notes__", ()))
-        raise DeviceMemoryError(
-            f"out of memory{place} {error} What was saved is intact; `plafond plan` shows what to change."
-        ) from error
+        place = place_of(error)
+        if place is None:
+            raise DeviceMemoryError(OUT_OF_MEMORY, error=str(error)) from error
+        raise DeviceMemoryError(OUT_OF_MEMORY_THERE, place=place, error=str(error)) from error
 
 
 def summary(result: Result, speak: Speak = str) -> str:
@@ -134,5 +140,5 @@ def as_json(result: Result) -> dict[str, object]:
         "loss": result.loss,
         "sheet": str(result.sheet) if result.sheet else None,
         "plot": str(result.plot) if result.plot else None,
-        "notes": list(result.notes),
+        "notes": [str(note) for note in result.notes],
     }

@@ -52,14 +52,25 @@ def attempt(action: Callable[[], Answer], lean: Callable[[str], bool], device: t
         try:
             return action()
         except torch.OutOfMemoryError as error:
-            message, notes = str(error), getattr(error, "__notes__", [])
+            message, told = str(error), dict(vars(error))
         # here the error is gone, and with it the frames that held the attempt's tensors
         release(device)
         if not lean(message):
             failed = torch.OutOfMemoryError(message)
-            for note in notes:
-                failed.add_note(note)
+            vars(failed).update(told)
             raise failed
+
+
+def name_place(error: torch.OutOfMemoryError, place: Said) -> None:
+    """Write into an error where memory ran out."""
+    error.add_note(str(place))
+    vars(error)["place"] = place
+
+
+def place_of(error: BaseException) -> Said | None:
+    """Where memory ran out, as far as its error says so."""
+    place = vars(error).get("place")
+    return place if isinstance(place, Said) else None
 
 
 class OnHost(Generic[Answer]):

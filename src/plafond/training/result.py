@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plafond.job.schema import Job, ProcessConfig
+from plafond.language.said import Said
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.training.run_folder import RunFolder, write_atomically
@@ -37,11 +38,15 @@ class Result:
     loss: float | None
     sheet: Path | None = None
     plot: Path | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | Said, ...] = ()
 
 
 def result_of(
-    folder: RunFolder, process: ProcessConfig, steps: int, files: tuple[Path, ...], notes: Sequence[str]
+    folder: RunFolder,
+    process: ProcessConfig,
+    steps: int,
+    files: tuple[Path, ...],
+    notes: Sequence[str | Said],
 ) -> Result:
     """The result of a run after so many steps; draws its loss curve and its sheet of previews."""
     metrics = folder.read_metrics()

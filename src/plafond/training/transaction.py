@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from plafond.language.said import N_, ExactSize, Said
+from plafond.language.said import N_, ExactSize, Said, Value
 from plafond.memory.residence import enter
 from plafond.training.optim import make_optimizer, make_schedule, make_state
-from plafond.training.recovery import Leaner, attempt
+from plafond.training.recovery import Leaner, attempt, name_place
 from plafond.training.step import MicroBatch, Outcome
 
 if TYPE_CHECKING:
     from plafond.training.loop import Run
 
+AT_STEP = N_("at step {step}, on a batch of {size} at {bucket}")
+IN_WARM_UP = N_("while warming up, before the first step, on a batch of {size} at {bucket}")
 TIGHTER = N_("only {room} are left for this run, and {bucket} takes {taken}: {change}")
 REPEATED = N_("out of memory at step {step}, which is repeated: {change}")
 WARMED_UP_AGAIN = N_("out of memory while warming up, which is repeated: {change}")
@@ -72,7 +74,7 @@ class Transaction:
         self._watch(step)
         run.gauge.read()  # what came before does not count; text that is encoded now does
         micros = run.feed.micros(step)
-        with self._naming_the_place(f"at step {step}, on", micros[0]):
+        with _naming_the_place(Said(AT_STEP, {"step": step, **_batch(micros[0])})):
             return micros, run.stepper.gradients(self.lean.split(micros))
 
     def _update(self, outcome: Outcome) -> bool:
@@ -95,7 +97,7 @@ class Transaction:
         enter("warming up")
         with (
             run.terminal.doing(Said(N_("warming up on {bucket}"), {"bucket": str(micro.batch.bucket)})),
-            self._naming_the_place("while warming up, before the first step, on", micro),
+            _naming_the_place(Said(IN_WARM_UP, _batch(micro))),
             torch.random.fork_rng(gpus),
         ):
             run.trainee.transformer.train()
@@ -172,11 +174,16 @@ class Transaction:
         self._rewound = True
         return True
 
-    @contextmanager
-    def _naming_the_place(self, place: str, micro: MicroBatch) -> Iterator[None]:
-        """Say in an out-of-memory error at which place of the run and on which batch it was met."""
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            error.add_note(f"{place} a batch of {len(micro.batch.items)} at {micro.batch.bucket}")
-            raise
+
+@contextmanager
+def _naming_the_place(place: Said) -> Iterator[None]:
+    """Say in an out-of-memory error at which place of the run and on which batch it was met."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        name_place(error, place)
+        raise
+
+
+def _batch(micro: MicroBatch) -> dict[str, Value]:
+    return {"size": len(micro.batch.items), "bucket": str(micro.batch.bucket)}
