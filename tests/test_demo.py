@@ -14,6 +14,8 @@ import torch
 import plafond
 from plafond.errors import PlafondError
 from plafond.job.schema import Job
+from plafond.language.said import Said
+from plafond.training.recovery import name_place
 
 demo = importlib.import_module("plafond.cli.demo")  # the package has the command under that name
 
@@ -63,7 +65,7 @@ def raising(error: Exception | None) -> object:
 
 def noted(note: str) -> torch.OutOfMemoryError:
     error = torch.OutOfMemoryError("CUDA out of memory.")
-    error.add_note(note)
+    name_place(error, Said(note))
     return error
 
 

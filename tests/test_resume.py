@@ -129,7 +129,7 @@ def test_a_finished_job_with_more_steps_goes_on(make_job: JobMaker) -> None:
     whole, job = make_job("whole", train={"steps": 12}), make_job("more")
     run(whole)
     run(job)
-    assert "already trained for 6 steps; raise train.steps to go on" in run(job).notes
+    assert "already trained for 6 steps; raise train.steps to go on" in map(str, run(job).notes)
     run(job, overrides=("train.steps=12",))
     assert_same_weights(folder_of(whole).final, folder_of(job).final)
 

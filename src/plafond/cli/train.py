@@ -69,7 +69,9 @@ def train(
             if not json_:
                 typer.echo(summary(result, speak))
     if json_:
-        typer.echo(json.dumps({"schema": 1, "runs": [as_json(result) for result in results]}, indent=1))
+        typer.echo(
+            json.dumps({"schema": 1, "runs": [as_json(result, speak) for result in results]}, indent=1)
+        )
 
 
 def _run(
@@ -130,7 +132,7 @@ def summary(result: Result, speak: Speak = str) -> str:
     return "\n".join([speak(done), *(f"  {speak(label):<9}{speak(text)}" for label, text in rows)])
 
 
-def as_json(result: Result) -> dict[str, object]:
+def as_json(result: Result, speak: Speak = str) -> dict[str, object]:
     """The result for scripts."""
     return {
         "name": result.name,
@@ -140,5 +142,5 @@ def as_json(result: Result) -> dict[str, object]:
         "loss": result.loss,
         "sheet": str(result.sheet) if result.sheet else None,
         "plot": str(result.plot) if result.plot else None,
-        "notes": [str(note) for note in result.notes],
+        "notes": [speak(note) for note in result.notes],
     }
