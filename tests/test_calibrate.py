@@ -165,9 +165,11 @@ def test_a_model_is_cut_to_the_card_and_what_does_not_fit_is_named(monkeypatch: 
 
     monkeypatch.setattr(Meter, "measure", measure)
     found = Trial(torch.device("cuda", 0), lambda title: nullcontext()).run()
-    assert found.model.startswith("FLUX.1-dev at full width, ") and " of 57 blocks, to fit" in found.model
+    model = str(found.model)
+    assert model.startswith("FLUX.1-dev at full width, ") and " of 57 blocks, to fit" in model
     assert [row.case for row in found.rows] == [cases[0], cases[2]]
-    assert found.notes == (f"{cases[1]}: does not fit and was left out",)
+    (note,) = found.notes
+    assert str(note) == "train at 1024x1024, batch 1, no checkpointing: does not fit and was left out"
     predicted = found.rows[0].predicted
     assert predicted["allocated"] <= predicted["reserved"] == predicted["device"] - CONTEXT_BYTES
     assert 9 * GIB < predicted["device"] < 0.95 * 15 * GIB, "as deep as fits"
@@ -179,7 +181,8 @@ def test_a_model_is_cut_to_the_card_and_what_does_not_fit_is_named(monkeypatch: 
     again = Trial(torch.device("cuda", 0), lambda title: nullcontext()).run()
     assert again.assumed_overhead == 450 * MIB
     assert again.rows[0].measured == {} and again.rows[0].error("allocated") is None
-    assert again.notes == (f"{cases[0]}: memory ran out",)
+    (note,) = again.notes
+    assert str(note) == "train at 512x512, batch 1, checkpointing: memory ran out"
     assert again.record.overhead_bytes is None
     assert card.allocated == 0
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from babel.messages.extract import extract_from_file
 from PIL import Image
+from torch import OutOfMemoryError
 from typer.testing import CliRunner
 
 import plafond
@@ -21,16 +24,26 @@ from plafond.advice.diagnose import diagnose
 from plafond.advice.experiment import AT_THE_LIMIT, Experiment, Trial, _conclusion
 from plafond.cli import app, main
 from plafond.cli.gc_test import text as gc_test_text
+from plafond.cli.lang import spoken
+from plafond.cli.train import OUT_OF_MEMORY
 from plafond.data.buckets import Bucket
 from plafond.data.folder import scan
-from plafond.errors import DataError
+from plafond.errors import DataError, UsageError
 from plafond.job.dataset import DatasetConfig
 from plafond.job.keys import SECTIONS
+from plafond.job.schema import Job
 from plafond.job.sentences import what
 from plafond.language import speech
 from plafond.language.said import ExactSize, Inside, Number, Percent, Said, Size, few
 from plafond.language.speech import speaker
+from plafond.memory.calibration import Calibration, Rates
+from plafond.plan import trial
+from plafond.plan.trial_report import text as calibration_text
 from plafond.plan.words import NAMES, NO, place
+from plafond.training.places import AT_STEP, BY_PHASE
+from plafond.training.recovery import at_place
+
+demo = importlib.import_module("plafond.cli.demo")  # the package has the command under that name
 
 GIB = 2**30
 SOURCE = Path(plafond.__file__).parent
@@ -75,8 +88,10 @@ def test_french_is_set_as_french_is() -> None:
 def unmarked(node: ast.AST) -> Iterator[str]:
     """Texts in an expression that are not marked."""
     match node:
-        case ast.Call(func=ast.Name(id="N_")):
+        case ast.Call(func=ast.Name(id="N_" | "Said")):
             return
+        case ast.JoinedStr() | ast.Call(func=ast.Name(id="str") | ast.Attribute(attr="format" | "join")):
+            yield ast.unparse(node)
         case ast.Constant(value=str(text)):
             yield from [text] if text else []
         case ast.Subscript(value=value):
@@ -101,6 +116,46 @@ def test_every_sentence_is_marked() -> None:
         if name.isupper() and name != "N_":
             for sentence in value.values() if isinstance(value, dict) else (value,):
                 assert sentence in known, name
+
+
+def test_every_error_carries_a_marked_sentence() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    errors = kinds_of_errors(trees.values())
+    assert {"PlafondError", "JobError", "NoJobError", "ResumeMismatch"} <= errors
+    for path, tree in trees.items():
+        constants = assigned(tree.body)
+        for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))):
+            known = constants if scope is tree else constants | assigned(ast.walk(scope))
+            for node in ast.walk(scope):
+                if isinstance(node, ast.Call) and name_of(node.func) in errors and node.args:
+                    sentence = node.args[0]
+                    values = known.get(sentence.id, []) if isinstance(sentence, ast.Name) else [sentence]
+                    found = [text for value in values for text in unmarked(value)]
+                    assert not found, f"{path}:{node.lineno}: {found}"
+
+
+def kinds_of_errors(trees: Iterable[ast.Module]) -> set[str]:
+    """Names of all classes of errors that carry sentences."""
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found = {"SaidError"}
+    while more := {one.name for one in classes if found & set(map(name_of, one.bases))} - found:
+        found |= more
+    return found
+
+
+def name_of(node: ast.AST) -> str:
+    """What a call or a base class names, without its module."""
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    """What is assigned to which name."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Name):
+                found.setdefault(target.id, []).append(node.value)
+    return found
 
 
 def test_numbers_are_written_as_the_language_writes_them() -> None:
@@ -142,14 +197,14 @@ LEFT_IN_ENGLISH = re.compile(
 )
 
 
-def french(*arguments: object) -> str:
+def french(*arguments: object, width: float = 100) -> str:
     """What a command prints in French, with line breaks as spaces; nothing in it is left in English."""
     result = CliRunner().invoke(app, [*map(str, arguments), "--lang", "fr"])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     said = re.sub(r"(?ms)^--- .*?\n\n", "", result.stdout)  # the file's changed lines
     said = re.sub(r"\S*/\S*|\S*[a-z]_[a-z]\S*|\w+\.\w+|--\S+", "", said)  # paths, settings, options
     assert not LEFT_IN_ENGLISH.search(said), said
-    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert max(map(len, result.stdout.splitlines())) <= width
     return " ".join(result.stdout.split()).replace("\u00a0", " ")
 
 
@@ -255,3 +310,130 @@ def test_the_doctor_knows_a_refusal_in_every_language(language: str, phase: str)
     }
     found = diagnose(f"plafond: {speaker(language)(Said(NO, values))}\n".encode())
     assert (found.cause, found.phase, found.confidence) == ("does_not_fit", phase, "high")
+
+
+@pytest.mark.parametrize("language", speech.languages())
+@pytest.mark.parametrize("phase", BY_PHASE)
+def test_the_doctor_knows_where_a_run_failed_in_every_language(language: str, phase: str) -> None:
+    place = Said(BY_PHASE[phase][-1], {"step": 3, "batch": 4, "bucket": "64x96"})
+    error = "CUDA out of memory. Tried to allocate 96.00 MiB. GPU 0 has a total capacity of 23.51 GiB."
+    said = Said(OUT_OF_MEMORY, {"place": place, "error": error})
+    found = diagnose(f"plafond: {speaker(language)(said)}\n".encode())
+    assert (found.cause, found.phase) == ("does_not_fit", phase)
+
+
+def test_lists_in_french() -> None:
+    cards = french("gpus", width=math.inf)
+    assert cards.startswith("nom Go Gio utilisables calcul Go/s TFLOP/s ")
+    assert re.search(r"RTX 4090 24 23,50 8\.9 1008 165,2 ", cards)
+    assert cards.endswith(
+        "Go/s : mémoire de la carte. TFLOP/s : bf16 dense (fp16 avant Ampere), d’après la fiche technique."
+    )
+    models = french("models", "sd15", width=math.inf)
+    assert models.startswith("arch name_or_path encodeurs de texte VAE sd15 ")
+    assert re.search(r" arch Md bf16 float8 uint4 512 768 1024 sd15 0,9( \d,\d){3} \d Go / \d Go ", models)
+    assert " Md : milliards de paramètres" in models and "LoRA de rang 16 tient à cette résolution" in models
+
+
+def test_the_queue_in_french(make_job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAFOND_HOME", str(tmp_path / "home"))
+    assert french("queue") == "La file est vide ; plafond queue add TÂCHE y met une tâche."
+    assert french("queue", "add", make_job(), "--device", "cpu", "--hold") == "1 micro : brouillon sur cpu"
+    (first, *rest) = french("queue", "list").partition(" 1 micro ")
+    assert first == "n° tâche état étape carte plafond" and rest[-1] == "brouillon cpu"
+    with pytest.raises(UsageError) as caught:
+        CliRunner().invoke(app, ["queue", "--lang", "fr", "stop", "1"], catch_exceptions=False)
+    stopped = spoken()(caught.value.said).replace("\u00a0", " ")
+    assert stopped == "la tâche 1 n’est pas en cours ; son état : brouillon"
+    assert french("queue", "remove", 1, width=math.inf).startswith("1 micro : enlevée de la liste ; ")
+
+
+def test_the_address_of_the_page_in_french(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(home: object, access: object, *, allowed: object, ready: Callable[[str], None]) -> None:
+        ready("http://0.0.0.0:1/")
+
+    monkeypatch.setattr("plafond.web.serve.serve", serve)
+    said = french("ui", "--host", "0.0.0.0")
+    assert re.fullmatch(
+        r"plafond est à l’adresse http://0\.0\.0\.0:1/ jeton : \S+ Ctrl-C ferme la page ; les tâches continuent\.",
+        said,
+    )
+
+
+def test_a_calibration_in_french() -> None:
+    case = trial.Case(phase="train", bucket=Bucket(64, 96), batch=2, checkpointing=False)
+    text = trial.Case(phase="encode_text")
+    sizes = {"allocated": 3 * GIB // 2, "reserved": 2 * GIB, "device": 5 * GIB // 2}
+    result = trial.Result(
+        model=Said(trial.CUT, {"model": "FLUX.1-dev", "blocks": 3, "all": 57}),
+        rows=(
+            trial.Row(case=case, predicted=sizes, measured={**sizes, "reserved": 1999 * 2**20}),
+            trial.Row(case=text, predicted={"allocated": 2**20}, measured={}),
+        ),
+        assumed_overhead=600 * 2**20,
+        notes=(Said("{case}: memory ran out", {"case": text.said}),),
+        record=Calibration(
+            device="NVIDIA L4",
+            driver="570.86",
+            torch="2.13",
+            measured_at="2026-01-01",
+            overhead_bytes=450 * 2**20,
+            rates=Rates(matmul_flops=61.2e12, memory_bandwidth=3e11, link_bandwidth=2.5e10),
+        ),
+    )
+    lines = calibration_text(result, speaker("fr")).replace("\u00a0", " ").splitlines()
+    assert max(map(len, lines[:-1])) <= 100
+    assert lines[:2] == [
+        "NVIDIA L4, torch 2.13, pilote 570.86",
+        "FLUX.1-dev à pleine largeur, 3 blocs sur 57 pour tenir, poids aléatoires, bfloat16",
+    ]
+    assert lines[3].split() == [
+        "phase",
+        "format",
+        "lot",
+        "checkpointing",
+        "octets",
+        "prévu",
+        "mesuré",
+        "erreur",
+    ]
+    assert lines[4].split() == [
+        "entraînement",
+        "64x96",
+        "2",
+        "désactivé",
+        "alloué",
+        "1,50",
+        "Gio",
+        "1,50",
+        "Gio",
+        "+0,000",
+        "%",
+    ]
+    assert lines[5].split() == ["réservé", "2,00", "Gio", "1,95", "Gio", "+2,451", "%"]
+    assert lines[7].split() == ["encodage", "des", "textes", "alloué", "1,00", "Mio", "-"]
+    assert lines[8] == "note : encodage des textes : la mémoire a manqué"
+    assert lines[11] == (
+        "Plus grande erreur (réservé) : +2,451 % (entraînement en 64x96, lots de 2, sans checkpointing)"
+    )
+    assert lines[13] == (
+        "En dehors de l’allocateur (contexte, noyaux) : 450,00 Mio ; valeur supposée jusqu’ici : 600,00 Mio"
+    )
+    assert lines[14].startswith("Produits de matrices : 61,2 TFLOP/s ; estimé sans mesurer : ")
+    assert lines[15].startswith("La mémoire de l’appareil : 300,0 Go/s ; estimé sans mesurer : ")
+
+
+def test_the_demo_in_french(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ends(job: Job) -> None:
+        with at_place(AT_STEP, step=1, batch=4, bucket="128x128"):
+            raise OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(demo, "_run", ends)
+    monkeypatch.setattr(demo, "fits_as_predicted", lambda job: None)
+    said = french("demo", "--output", tmp_path, width=math.inf)
+    assert said.startswith(
+        "1 Un LoRA d’un chat, gradient_checkpointing: false, sur une carte virtuelle de 75MB plan "
+    )
+    assert " remède checkpointing_on " in said and " exécution quand même, comme avec --force " in said
+    assert " prévu mémoire insuffisante dans la phase entraînement en 128x128 constaté " in said
+    assert " constaté mémoire insuffisante à l’étape 1, sur un lot de 4 en 128x128 2 La même tâche, " in said

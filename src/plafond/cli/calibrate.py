@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from plafond.cli.lang import Lang, spoken
+
 
 def calibrate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run real phases with random weights, compare their memory with the plan's, and measure the device.
@@ -28,11 +31,11 @@ def calibrate(
     from plafond.training.chatter import to_log
     from plafond.training.start import choose_device
 
-    chosen = choose_device(device)
+    chosen, speak = choose_device(device), spoken()
     with (
         to_log(platformdirs.user_cache_path("plafond") / "calibrate-log.txt") as stream,
-        Terminal(stream) as terminal,
+        Terminal(stream, speak=speak) as terminal,
     ):
         result = Trial(chosen, terminal.doing).run()
     save(result.record)
-    typer.echo(json.dumps(as_json(result), indent=1) if json_ else text(result))
+    typer.echo(json.dumps(as_json(result, speak), indent=1) if json_ else text(result, speak))

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import plafond
+from plafond.cli.lang import Lang, spoken
 from plafond.errors import PlafondError, UsageError
+from plafond.language.said import N_, ExactSize, Said, Value
 
 if TYPE_CHECKING:
     from torch import OutOfMemoryError
@@ -24,10 +26,21 @@ EXAMPLES = Path(plafond.__file__).resolve().parents[2] / "examples"
 CEILING = "75MB"
 """Between what the job takes with checkpointing and without, with room on either side."""
 
+WITHOUT = N_("1  A LoRA of one cat, gradient_checkpointing: false, on a virtual GPU of {ceiling}")
+WITH = N_("2  The same job, gradient_checkpointing: true; this takes a few minutes on two cores")
+FITS_WITHOUT = N_("the demo is broken: without checkpointing the job fits into {ceiling}")
+COMPLETED = N_("the demo is broken: the plan said out of memory in {place}, but the run completed")
+ELSEWHERE = N_("the demo is broken: memory ran out {place}, not in {expected} as the plan said")
+DOES_NOT_FIT = N_("the demo is broken: with checkpointing the job does not fit into {ceiling}")
+RAN_OUT = N_("the demo is broken: the plan said that it fits, but memory ran out {place}")
+TOOK_MORE = N_("the demo is broken: the steps took {size} bytes more than the plan said")
+PEAK = N_("of the steps: predicted {predicted}, measured {measured}, at {bucket}")
+
 
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("output"),
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps instead of the demo's.")] = None,
+    lang: Lang = None,
 ) -> None:
     """Train the demo job on the CPU under a virtual ceiling: without checkpointing, which fails, then with it.
 
@@ -38,7 +51,7 @@ def demo(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     job_file = EXAMPLES / "demo.yaml"
     if not job_file.is_file():
-        raise UsageError(f"the demo needs a source checkout of plafond: found no {job_file}")
+        raise UsageError(N_("the demo needs a source checkout of plafond: found no {file}"), file=job_file)
     common = [
         f"training_folder={output}",
         f"datasets.0.folder_path={EXAMPLES / 'photos'}",
@@ -49,9 +62,10 @@ def demo(
         job_file, name="chelsea-out-of-memory", overrides=[*common, "train.gradient_checkpointing=false"]
     )
     on = plafond.load_job(job_file, overrides=[*common, *([] if steps is None else [f"train.steps={steps}"])])
-    typer.echo(f"1  A LoRA of one cat, gradient_checkpointing: false, on a virtual GPU of {CEILING}")
+    speak = spoken()
+    typer.echo(speak(Said(WITHOUT, {"ceiling": CEILING})))
     fails_as_predicted(off)
-    typer.echo("\n2  The same job, gradient_checkpointing: true; this takes a few minutes on two cores")
+    typer.echo(f"\n{speak(Said(WITH))}")
     fits_as_predicted(on)
 
 
@@ -63,30 +77,29 @@ def fails_as_predicted(job: Job) -> None:
     """
     from torch import OutOfMemoryError
 
-    from plafond.language.speech import SOURCE, speaker
     from plafond.plan.remedies import each_remedy
     from plafond.plan.report import remedy_lines, sentence
+    from plafond.plan.words import place
 
-    plan, speak = _plan(job), speaker(SOURCE)
-    _say("plan", sentence(plan, speak))
+    plan, speak = _plan(job), spoken()
+    _say(N_("plan"), sentence(plan, speak))
     if plan.verdict != "oom":
-        raise PlafondError(f"the demo is broken: without checkpointing the job fits into {CEILING}")
+        raise PlafondError(FITS_WITHOUT, ceiling=CEILING)
     remedy = next(each_remedy(plan))
-    _say("remedy", *(line.strip() for line in remedy_lines(remedy, speak)))
-    _say("run", "all the same, as with --force")
+    _say(N_("remedy"), *(line.strip() for line in remedy_lines(remedy, speak)))
+    _say(N_("run"), Said(N_("all the same, as with --force")))
     first = next(phase for phase in plan.phases if not phase.fits)
-    expected = f"in {first.phase} at {first.bucket}"
+    expected = place(first.phase, first.bucket)
     try:
         _run(job)
     except OutOfMemoryError as error:
-        place = _place(error)
-        _say("predicted", f"out of memory {expected}")
-        _say("happened", f"out of memory {place}")
-        if first.phase != "train" or str(first.bucket) not in place:
-            message = f"the demo is broken: memory ran out {place}, not {expected} as the plan said"
-            raise PlafondError(message) from error
+        found = _place(error)
+        _say(N_("predicted"), Said(N_("out of memory in {place}"), {"place": expected}))
+        _say(N_("happened"), Said(N_("out of memory {place}"), {"place": found}))
+        if first.phase != "train" or str(first.bucket) not in str(found):
+            raise PlafondError(ELSEWHERE, place=found, expected=expected) from error
         return
-    raise PlafondError(f"the demo is broken: the plan said out of memory {expected}, but the run completed")
+    raise PlafondError(COMPLETED, place=expected)
 
 
 def fits_as_predicted(job: Job) -> None:
@@ -98,27 +111,25 @@ def fits_as_predicted(job: Job) -> None:
     from torch import OutOfMemoryError
 
     from plafond.cli.train import summary
-    from plafond.language.speech import SOURCE, speaker
-    from plafond.memory.gpus import gib
     from plafond.plan.report import sentence
     from plafond.training.run_folder import RunFolder
 
-    plan = _plan(job)
-    _say("plan", sentence(plan, speaker(SOURCE)))
+    plan, speak = _plan(job), spoken()
+    _say(N_("plan"), sentence(plan, speak))
     if plan.verdict == "oom":
-        raise PlafondError(f"the demo is broken: with checkpointing the job does not fit into {CEILING}")
+        raise PlafondError(DOES_NOT_FIT, ceiling=CEILING)
     try:
         result = _run(job)
     except OutOfMemoryError as error:
-        message = f"the demo is broken: the plan said that it fits, but memory ran out {_place(error)}"
-        raise PlafondError(message) from error
-    typer.echo(summary(result))
+        raise PlafondError(RAN_OUT, place=_place(error)) from error
+    typer.echo(summary(result, speak))
     rows = RunFolder(result.folder.parent, result.name).read_metrics()
     fullest = max(rows, key=lambda row: row["allocated_peak"])
     said, was = fullest["predicted_peak"], fullest["allocated_peak"]
-    _say("peak", f"of the steps: predicted {gib(said)}, measured {gib(was)}, at {fullest['bucket']}")
+    values: dict[str, Value] = {"predicted": ExactSize(said), "measured": ExactSize(was)}
+    _say(N_("peak"), Said(PEAK, {**values, "bucket": fullest["bucket"]}))
     if was > said:
-        raise PlafondError(f"the demo is broken: the steps took {was - said} bytes more than the plan said")
+        raise PlafondError(TOOK_MORE, size=was - said)
 
 
 def _plan(job: Job) -> Plan:
@@ -126,12 +137,11 @@ def _plan(job: Job) -> Plan:
     from plafond.plan.terminal import announced, ceiling_of
 
     (process,) = job.processes
-    with announced() as step:
+    with announced(spoken()) as step:
         return Forecaster(process, ceiling_of(CEILING, None, virtual=True), virtual=True, step=step).plan()
 
 
 def _run(job: Job) -> Result:
-    from plafond.language.speech import SOURCE, speaker
     from plafond.plan.before import budgets_of
     from plafond.training.start import choose_device, run_each
 
@@ -142,20 +152,21 @@ def _run(job: Job) -> Result:
         gpu=None,
         force=True,
         say=lambda sentence: None,
-        speak=speaker(SOURCE),
+        speak=spoken(),
     )
     plain = [replace(budget, recover=False) for budget in budgets]
-    (result,) = run_each(job, device="cpu", fresh=True, budgets=plain)
+    (result,) = run_each(job, device="cpu", fresh=True, budgets=plain, speak=spoken())
     return result
 
 
-def _place(error: OutOfMemoryError) -> str:
-    """Where memory ran out, in the run's own words."""
+def _place(error: OutOfMemoryError) -> Said:
+    """Where memory ran out."""
     from plafond.training.recovery import place_of
 
-    return str(place_of(error) or "outside of training")
+    return place_of(error) or Said(N_("outside of training"))
 
 
-def _say(label: str, *lines: str) -> None:
+def _say(label: str, *lines: Value) -> None:
+    speak = spoken()
     for index, line in enumerate(lines):
-        typer.echo(f"   {label if index == 0 else '':<10} {line}")
+        typer.echo(f"   {speak(Said(label)) if index == 0 else '':<10} {speak(line)}")

@@ -12,11 +12,14 @@ import typer
 
 import plafond
 from plafond.cli.lang import Lang, spoken
-from plafond.errors import UsageError
+from plafond.errors import BEHIND, UsageError
+from plafond.language.said import N_, Said
 from plafond.training.run_folder import RunFolder, in_order_of_time
 
 if TYPE_CHECKING:
     from plafond.job.schema import Job
+
+UNNAMED = N_("{place}: {text}; name it with --log FILE")
 
 
 def doctor(
@@ -53,10 +56,9 @@ def doctor(
     from plafond.advice.facts import is_ai_toolkits
     from plafond.advice.report import as_json, text
     from plafond.advice.sentences import NOTHING_FAILED, WEAK_SAMPLES
-    from plafond.language.said import Said
 
     if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"--device {device}: expected auto, cuda or cpu")
+        raise UsageError(N_("--device {name}: expected auto, cuda or cpu"), name=device)
     speak = spoken()
     loaded = None if job is None else plafond.load_job(job, overrides=set_ or ())
     data = _read(log, loaded)
@@ -85,15 +87,15 @@ def _read(log: str | None, job: Job | None) -> bytes:
     if log is not None:
         return _bytes(Path(log).expanduser())
     if job is None:
-        raise UsageError("doctor needs a log: --log FILE, or --log - for standard input")
+        raise UsageError(N_("doctor needs a log: --log FILE, or --log - for standard input"))
     folders = [RunFolder(process.training_folder, process.name or job.name) for process in job.processes]
     # a process that was not reached this time has no log, or an older one
     logs = in_order_of_time(folder.log for folder in folders) or [folders[0].log]
-    return b"\n".join(_bytes(path, "; name it with --log FILE") for path in logs)
+    return b"\n".join(_bytes(path, UNNAMED) for path in logs)
 
 
-def _bytes(path: Path, hint: str = "") -> bytes:
+def _bytes(path: Path, text: str = BEHIND) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
+        raise UsageError(text, place=path, text=error.strerror or str(error)) from error

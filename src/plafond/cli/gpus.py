@@ -7,11 +7,22 @@ from typing import Annotated
 
 import typer
 
+from plafond.cli.lang import Lang, spoken
+from plafond.language.said import N_, Number, Said
 from plafond.memory.gpus import GIB, Gpu
 from plafond.memory.gpus import gpus as catalogue
 
+HEADINGS = (N_("GB"), N_("usable GiB"), "", N_("compute"), N_("GB/s"), N_("TFLOP/s"))
+USABLE = N_(
+    "usable: what CUDA gives a process on Linux, before its context; ~ derived from the driver's total."
+)
+RATES = N_("GB/s: device memory. TFLOP/s: dense bf16 (fp16 before Ampere), data sheet.")
 
-def gpus(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+
+def gpus(
+    lang: Lang = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
     """List the GPUs that --gpu knows: memory as a process sees it, bandwidth, matrix rate."""
     if json_:
         typer.echo(json.dumps({"schema": 1, "gpus": [_entry(gpu) for gpu in catalogue()]}, indent=1))
@@ -19,27 +30,26 @@ def gpus(json_: Annotated[bool, typer.Option("--json", help="Print one JSON obje
     from rich.console import Console
     from rich.table import Table
 
+    speak = spoken()
     table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    for heading in ("GB", "usable GiB", "", "compute", "GB/s", "TFLOP/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(speak(Said(N_("name"))), no_wrap=True)
+    for heading in HEADINGS:
+        table.add_column(speak(Said(heading)), justify="right", no_wrap=True)
     for gpu in catalogue():
         table.add_row(
             gpu.name,
             str(gpu.marketed_gb),
-            f"{gpu.usable_bytes / GIB:.2f}",
+            speak(Number(gpu.usable_bytes / GIB, 2)),
             "~" if gpu.usable_from == "derived" else "",
             _capability(gpu) or "-",
             f"{gpu.bandwidth / 1e9:.0f}",
-            f"{gpu.flops / 1e12:.1f}",
+            speak(Number(gpu.flops / 1e12, 1)),
         )
     console = Console(width=100, highlight=False)
     console.print(table)
-    console.print(
-        "\nusable: what CUDA gives a process on Linux, before its context; ~ derived from the driver's total."
-        "\nGB/s: device memory. TFLOP/s: dense bf16 (fp16 before Ampere), data sheet.",
-        soft_wrap=True,
-    )
+    console.print()
+    for note in (USABLE, RATES):
+        console.print(speak(Said(note)), soft_wrap=True)
 
 
 def _capability(gpu: Gpu) -> str | None:

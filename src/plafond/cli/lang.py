@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 _wanted: ContextVar[str | None] = ContextVar("wanted", default=None)
 
 
-def _remember(wanted: str | None) -> str | None:
-    """Keep the answer for errors, which are printed when the command has ended."""
+def _remember(context: typer.Context, wanted: str | None) -> str | None:
+    """Keep the answer for errors, which are printed when the command has ended; a group's counts for its commands."""
     _wanted.set(None)
+    if wanted is None and context.parent is not None:
+        wanted = context.parent.params.get("lang")
     if wanted is not None:
         from plafond.language.speech import choose
 

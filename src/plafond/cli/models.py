@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plafond.cli.lang import Lang, spoken
 from plafond.errors import UsageError
+from plafond.language.said import N_, Number, Said, Value
 
 if TYPE_CHECKING:
     from plafond.families._contract import BaseModel, Family
+    from plafond.memory.gpus import Gpu
     from plafond.plan.models import Entry
+
+LEGEND = N_(
+    "VAE: its kind and the channels of its latents. B: billions of parameters, then their bytes in GiB, by number"
+    " format. Then the smallest card (NVIDIA, with bfloat16) on which a LoRA of rank {rank} fits at this resolution,"
+    " with the weights in {formats}: batch of one, gradient checkpointing, cached text embeddings, an 8-bit optimizer,"
+    " a preview of the same size. Models of clips: {size}, {frames} frames, in the first column. Streamed blocks"
+    " (model.layer_offloading) fit on smaller ones."
+)
 
 
 def models(
@@ -22,6 +33,7 @@ def models(
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Only these families or architectures."),
     ] = None,
+    lang: Lang = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List the models that can be trained, what their weights take, and the smallest card that trains a LoRA on each.
@@ -53,12 +65,12 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         to_log(platformdirs.user_cache_path("plafond") / "plan-log.txt") as stream,
         Progress(console=Console(file=stream, force_terminal=live), transient=True, disable=not live) as bar,
     ):
-        task = bar.add_task("planning", total=None)
+        task = bar.add_task(spoken()(Said(N_("planning"))), total=None)
         yield lambda name, done, count: bar.update(task, description=name, completed=done, total=count)
 
 
 def _chosen(names: list[str]) -> list[tuple[Family, BaseModel]]:
-    from plafond.job.wording import nearest
+    from plafond.job.wording import hinted, nearest
     from plafond.plan.models import published
 
     known = published()
@@ -66,8 +78,10 @@ def _chosen(names: list[str]) -> list[tuple[Family, BaseModel]]:
     for name in names:
         if name not in words:
             near = nearest(name, words)
-            hint = f"; did you mean {near}?" if near else f"; known: {', '.join(sorted(words))}"
-            raise UsageError(f"no family or architecture named {name!r}{hint}")
+            unknown = Said(N_("no family or architecture named {name}"), {"name": repr(name)})
+            if near is None:
+                raise UsageError(N_("{text}; known: {names}"), text=unknown, names=tuple(sorted(words)))
+            raise UsageError(hinted(unknown, near))
     return [
         (family, base)
         for family, base in known
@@ -82,11 +96,11 @@ def _print(found: list[Entry]) -> None:
     from plafond.memory.gpus import GIB
     from plafond.plan.models import CARDS, CLIP, FORMATS, RANK, SIDES, sizes_of
 
-    console = Console(width=100, highlight=False)
+    console, speak = Console(width=100, highlight=False), spoken()
     facts = Table(box=None, pad_edge=False)
     facts.add_column("arch", no_wrap=True)
     facts.add_column("name_or_path", overflow="fold")
-    facts.add_column("text encoders", no_wrap=True)
+    facts.add_column(speak(Said(N_("text encoders"))), no_wrap=True)
     facts.add_column("VAE", no_wrap=True)
     for entry in found:
         vae = entry.vae.removeprefix("Autoencoder").removesuffix(" channels")
@@ -95,26 +109,29 @@ def _print(found: list[Entry]) -> None:
     sizes = [str(side) for side in SIDES]
     memory = Table(box=None, pad_edge=False)
     memory.add_column("arch", no_wrap=True)
-    for heading in ("B", *FORMATS, *sizes):
+    for heading in (speak(Said(N_("B"))), *FORMATS, *sizes):
         memory.add_column(heading, justify="right", no_wrap=True)
     for entry in found:
-        weights = [f"{size / GIB:.1f}" for size in entry.weights_bytes.values()]
+        weights = [speak(Number(size / GIB, 1)) for size in entry.weights_bytes.values()]
         cells = [
-            " / ".join("-" if fit.card is None else f"{fit.card.marketed_gb} GB" for fit in fits)
+            " / ".join("-" if fit.card is None else speak(_size(fit.card)) for fit in fits)
             for fits in sizes_of(entry)
         ]
         if len(cells) == 1:
             cells += [""] * (len(sizes) - 1)
-        size = f"{entry.base.transformer_parameters / 1e9:.1f}"
+        size = speak(Number(entry.base.transformer_parameters / 1e9, 1))
         memory.add_row(entry.base.arch, size, *weights, *cells)
     console.print()
     console.print(memory)
-    console.print(
-        "\nVAE: its kind and the channels of its latents. B: billions of parameters, then their bytes in GiB, by number"
-        " format. Then the smallest card (NVIDIA, with bfloat16)"
-        f" on which a LoRA of rank {RANK} fits at this resolution, with the weights in {' / '.join(CARDS)}: batch"
-        " of one, gradient checkpointing, cached text embeddings, an 8-bit optimizer, a preview of the same size."
-        f" Models of clips: {CLIP.width}x{CLIP.height}, {CLIP.frames} frames, in the first column. Streamed blocks"
-        " (model.layer_offloading) fit on smaller ones.",
-        soft_wrap=True,
-    )
+    values: dict[str, Value] = {
+        "rank": RANK,
+        "formats": " / ".join(CARDS),
+        "size": f"{CLIP.width}x{CLIP.height}",
+        "frames": CLIP.frames,
+    }
+    console.print()
+    console.print(speak(Said(LEGEND, values)), soft_wrap=True)
+
+
+def _size(card: Gpu) -> Said:
+    return Said(N_("{number} GB"), {"number": card.marketed_gb})

@@ -11,6 +11,7 @@ import typer
 import plafond
 from plafond.cli.lang import Lang, spoken
 from plafond.errors import UsageError
+from plafond.language.said import N_
 
 if TYPE_CHECKING:
     from plafond.language.said import Value
@@ -53,7 +54,7 @@ def plan(
     from plafond.plan.terminal import announced, ceiling_of, is_virtual
 
     if as_ not in (None, "ai-toolkit"):
-        raise UsageError(f"--as {as_}: expected ai-toolkit")
+        raise UsageError(N_("--as {name}: expected ai-toolkit"), name=as_)
     speak = spoken()
     loaded = plafond.load_job(job, overrides=set_ or (), strict=strict)
     virtual = is_virtual(device)

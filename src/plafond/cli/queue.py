@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import plafond
-from plafond.cli.lang import spoken
+from plafond.cli.lang import Lang, spoken
 from plafond.language.said import N_, ExactSize, Said, Value
 
 if TYPE_CHECKING:
@@ -26,22 +26,28 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Number = Annotated[int, typer.Argument(metavar="ID", help="Number of the job, as the list shows it.")]
 
 
+HEADINGS = (N_("id"), N_("job"), N_("state"), N_("step"), N_("device"), N_("ceiling"))
+IS = N_("{number} {name}: {state} on {device}")
+REMOVED = N_("{number} {name}: removed")
+FOLDER_STAYS = N_("{number} {name}: removed; {folder} stays")
+
+
 @queue.callback()
-def overview(context: typer.Context) -> None:
+def overview(context: typer.Context, lang: Lang = None) -> None:
     """List the jobs, when nothing else is asked for."""
     if context.invoked_subcommand is None:
         list_()
 
 
 @queue.command("list")
-def list_(json_: Json = False) -> None:
+def list_(lang: Lang = None, json_: Json = False) -> None:
     """List what runs, what waits in which order, and what is over."""
     entries = _store().jobs()
     if json_:
         _print_json(entries)
         return
     if not entries:
-        typer.echo("Nothing is queued; plafond queue add JOB queues a job.")
+        typer.echo(spoken()(Said(N_("Nothing is queued; plafond queue add JOB queues a job."))))
         return
     from rich.console import Console
     from rich.table import Table
@@ -50,16 +56,16 @@ def list_(json_: Json = False) -> None:
 
     speak, waiting = spoken(), waits(entries)
     table = Table(box=None, pad_edge=False)
-    for heading in ("id", "job", "state", "step", "device", "ceiling", ""):
-        table.add_column(heading, no_wrap=True)
+    for heading in HEADINGS:
+        table.add_column(speak(Said(heading)), no_wrap=True)
+    table.add_column("", no_wrap=True)
     for entry in entries:
         where = entry.vram or entry.gpu or ""
         message = entry.message.splitlines()[0] if entry.message else ""
         if entry.id in waiting:
             message = speak(_waits_for(waiting[entry.id]))
-        table.add_row(
-            str(entry.id), entry.name, entry.state, _progress(entry), entry.device, where, message[:60]
-        )
+        state = speak(Said(entry.state))
+        table.add_row(str(entry.id), entry.name, state, _progress(entry), entry.device, where, message[:60])
     Console(width=120, highlight=False, markup=False).print(table)
 
 
@@ -86,6 +92,7 @@ def add(
         bool, typer.Option("--force", help="Run even when the plan says that it does not fit.")
     ] = False,
     hold: Annotated[bool, typer.Option("--hold", help="Only add; plafond queue start runs it.")] = False,
+    lang: Lang = None,
     json_: Json = False,
 ) -> None:
     """Queue jobs and start working on them; relative paths in them start at this folder.
@@ -130,6 +137,7 @@ def start(
         bool, typer.Option("--fresh", help="Start anew; an earlier run is set aside, not deleted.")
     ] = False,
     front: Annotated[bool, typer.Option("--front", help="Before the others that wait.")] = False,
+    lang: Lang = None,
     json_: Json = False,
 ) -> None:
     """Queue a job again; it goes on where it was saved."""
@@ -147,6 +155,7 @@ def stop(
     now: Annotated[
         bool, typer.Option("--now", help="End its process at once; what was saved last is kept.")
     ] = False,
+    lang: Lang = None,
     json_: Json = False,
 ) -> None:
     """Take a job out of the queue or, when it is running, let it save and stop."""
@@ -161,6 +170,7 @@ def stop(
 def remove(
     number: Number,
     files: Annotated[bool, typer.Option("--files", help="Delete its run folder, too.")] = False,
+    lang: Lang = None,
 ) -> None:
     """Remove a job from the list; its run folder stays."""
     from plafond.jobs import queue as verbs
@@ -168,11 +178,12 @@ def remove(
     store = _store()
     entry = store.job(number)
     verbs.forget(store, entry, files=files)
-    typer.echo(f"{entry.id} {entry.name}: removed" + ("" if files else f"; {entry.run_folder} stays"))
+    values: dict[str, Value] = {"number": entry.id, "name": entry.name, "folder": entry.run_folder}
+    typer.echo(spoken()(Said(REMOVED if files else FOLDER_STAYS, values)))
 
 
 @queue.command()
-def work() -> None:
+def work(lang: Lang = None) -> None:
     """Go on with what is queued, as after a restart of the machine; the page does this by itself."""
     store = _store()
     _work(store)
@@ -196,8 +207,10 @@ def _print(entries: list[Entry], json_: bool) -> None:
     if json_:
         _print_json(entries)
         return
+    speak = spoken()
     for entry in entries:
-        typer.echo(f"{entry.id} {entry.name}: {entry.state} on {entry.device}")
+        values: dict[str, Value] = {"number": entry.id, "name": entry.name, "device": entry.device}
+        typer.echo(speak(Said(IS, {**values, "state": Said(entry.state)})))
 
 
 def _print_json(entries: list[Entry]) -> None:

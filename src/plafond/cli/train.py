@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from plafond.language.said import Speak
     from plafond.training.result import Result
 
-
 OUT_OF_MEMORY = N_("out of memory {place}; what was saved is intact: {error}")
 
 

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from plafond.cli.lang import Lang, spoken
+from plafond.language.said import N_, Said
+
 
 def ui(
     host: Annotated[
@@ -30,6 +33,7 @@ def ui(
             metavar="FOLDER", help="Let jobs read pictures from here, too, and write runs; repeatable."
         ),
     ] = None,
+    lang: Lang = None,
 ) -> None:
     """Open the page: jobs, forecasts, the queue, previews and data sets in a browser.
 
@@ -38,13 +42,13 @@ def ui(
     from plafond.jobs.home import Home
     from plafond.web.serve import access_for, serve
 
-    access = access_for(host, port, token)
+    access, speak = access_for(host, port, token), spoken()
 
     def ready(address: str) -> None:
-        typer.echo(f"plafond is at {address}")
+        typer.echo(speak(Said(N_("plafond is at {address}"), {"address": address})))
         if access.token is not None and token is None:
-            typer.echo(f"token: {access.token}")
-        typer.echo("Ctrl-C closes the page; jobs run on.")
+            typer.echo(speak(Said(N_("token: {token}"), {"token": access.token})))
+        typer.echo(speak(Said(N_("Ctrl-C closes the page; jobs run on."))))
 
     folders = tuple(folder.expanduser().resolve() for folder in allow or ())
     serve(Home(home), access, allowed=folders, ready=ready)

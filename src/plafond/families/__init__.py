@@ -8,6 +8,7 @@ from functools import cache
 
 from plafond.errors import JobError
 from plafond.families._contract import Family
+from plafond.language.said import N_
 
 
 @cache
@@ -26,5 +27,9 @@ def family_for(arch: str) -> Family:
     for family in families():
         if arch in family.archs:
             return family
-    supported = ", ".join(arch for family in families() for arch in family.archs)
-    raise JobError(f"the architecture {arch} is not supported yet; supported: {supported}", key="model.arch")
+    raise JobError(
+        N_("the architecture {arch} is not supported yet; supported: {names}"),
+        arch=arch,
+        names=tuple(arch for family in families() for arch in family.archs),
+        key="model.arch",
+    )

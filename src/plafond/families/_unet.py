@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from plafond.errors import CheckpointError, JobError
 from plafond.families._contract import Family, TextEmbedding
+from plafond.language.said import N_
 from plafond.model.checkpoint import Altered, read_tensors, reading
 
 if TYPE_CHECKING:
@@ -75,11 +76,15 @@ class UNetFamily(Family):
         source = locate(model, companion=self.base_models[0].repo, denoiser=self.denoiser)
         folder = Path(source.repo_of(self.denoiser))
         if source.transformer_file is None and folder.is_dir() and not (folder / self.denoiser).is_dir():
-            message = (
-                f"{folder} holds no {self.denoiser}, as {model.arch} has one; expected model.arch to name the model's"
-                " architecture"
+            raise JobError(
+                N_(
+                    "{folder} holds no {part}, as {arch} has one; expected model.arch to name the model's architecture"
+                ),
+                folder=folder,
+                part=self.denoiser,
+                arch=model.arch,
+                key="model.arch",
             )
-            raise JobError(message, key="model.arch")
         changes = {"scheduler": {"prediction_type": "v_prediction"}} if model.is_v_pred else {}
         whole = source.transformer_file is not None and _holds_all(source.transformer_file)
         return Checkpoint(
@@ -217,7 +222,7 @@ class UNetFamily(Family):
                 continue  # a layer under an adapter is named by the adapter
             ours = next((name for name in renamed if path == name or path.startswith(f"{name}.")), None)
             if ours is None:
-                raise CheckpointError(f"the UNet has a layer {path}, which no other one has")
+                raise CheckpointError(N_("the UNet has a layer {layer}, which no other one has"), layer=path)
             native = renamed[ours] + path.removeprefix(ours)
             if ".resnets." in path:
                 for part, other in _RESNET.items():
@@ -349,7 +354,9 @@ def _filled(
         tensor = bare.get(name.removeprefix("text_model."))
         if tensor is None or tensor.shape != parameter.shape:
             raise CheckpointError(
-                f"{source.transformer_file} has no tensor that fits {name}; is it a complete checkpoint?"
+                N_("{path} has no tensor that fits {name}; is it a complete checkpoint?"),
+                path=str(source.transformer_file),
+                name=name,
             )
         found[name] = tensor
     return assign(built, found, device=device, dtype=dtype).eval()

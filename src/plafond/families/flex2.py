@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plafond.errors import JobError
 from plafond.families._contract import INPAINT, BaseModel, Risk, TextEmbedding, control
 from plafond.families.flux import Flux, call, draw, pack, places, unpack
+from plafond.language.said import N_
 
 if TYPE_CHECKING:
     import torch
@@ -69,12 +70,12 @@ class Flex2(Flux):
 
         for key, value in model.model_kwargs.items():
             if key in CHANCES and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-                message = f"expected a probability from 0 to 1, found {value!r}"
+                text = N_("expected a probability from 0 to 1, found {found}")
             elif key in SWITCHES and not isinstance(value, bool):
-                message = f"expected true or false, found {value!r}"
+                text = N_("expected true or false, found {found}")
             else:
                 continue
-            raise JobError(message, key=f"model.model_kwargs.{key}")
+            raise JobError(text, found=repr(value), key=f"model.model_kwargs.{key}")
         return locate(model, companion=self.base_models[0].repo)
 
     # ------------------------------------------------------------------------------------------------ training

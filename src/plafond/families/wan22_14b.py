@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from plafond.families._ai_toolkit import TWO_EXPERTS, Residency
 from plafond.families._contract import BaseModel, Expert
 from plafond.families.wan21 import PARAMETERS, Wan21
+from plafond.language.said import N_
 
 if TYPE_CHECKING:
     import torch
@@ -69,8 +70,10 @@ class Wan22(Wan21):
             expert for expert in self.experts if model.model_kwargs.get(SWITCHES[expert.name], True)
         )
         if not found:
-            message = "expected train_high_noise or train_low_noise to be true, found both false"
-            raise JobError(message, key="model.model_kwargs")
+            raise JobError(
+                N_("expected train_high_noise or train_low_noise to be true, found both false"),
+                key="model.model_kwargs",
+            )
         return found
 
     def locate(self, model: ModelConfig) -> Source:
@@ -80,8 +83,11 @@ class Wan22(Wan21):
 
         name, companion = model.name_or_path, self.base_models[0].repo
         if name.endswith((".safetensors", ".sft")):
-            message = f"expected a folder or a Hugging Face id with both experts, found the file {name}"
-            raise JobError(message, key="model.name_or_path")
+            raise JobError(
+                N_("expected a folder or a Hugging Face id with both experts, found the file {name}"),
+                name=name,
+                key="model.name_or_path",
+            )
         if name.startswith(WITHOUT_THE_REST) and not model.extras_name_or_path:
             model = model.model_copy(update={"extras_name_or_path": companion})
         return locate(model, companion=companion)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from plafond.errors import UsageError
+from plafond.language.said import N_
 
 CPU = "cpu"
 
@@ -59,5 +60,5 @@ def device_for(name: str) -> str:
     if wanted in known:
         return wanted
     if not re.fullmatch(r"cpu|cuda:\d+", wanted):
-        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
-    raise UsageError(f"--device {name}: this machine has {', '.join(known)}")
+        raise UsageError(N_("--device {name}: expected auto, cpu, cuda or cuda:N"), name=name)
+    raise UsageError(N_("--device {name}: this machine has {names}"), name=name, names=tuple(known))

@@ -27,8 +27,12 @@ from plafond.jobs.store import (
     STOPPING,
     Entry,
     Store,
+    folder_taken,
 )
+from plafond.language.said import N_, Said
 from plafond.training.run_folder import RunFolder
+
+ALREADY = N_("job {number} is {state} already")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,10 @@ def change(store: Store, entry: Entry, text: str, where: Where) -> Entry:
     folders = run_folders(job, Path(entry.folder))
     other = store.of_run(folders[0])
     if other is not None and other.id != entry.id:
-        raise UsageError(
-            f"job {other.id} ({other.state}) writes into {folders[0]} already; give this one another name"
-        )
+        raise folder_taken(other)
     values = {"text": text, "name": job.name, "run_folder": folders[0], "run_folders": folders}
     if not store.change(entry.id, (*IDLE, QUEUED), **values, **asdict(where), steps=_steps(job)):
-        raise UsageError(f"job {entry.id} is running; stop it before it is changed")
+        raise UsageError(N_("job {number} is running; stop it before it is changed"), number=entry.id)
     return store.job(entry.id)
 
 
@@ -139,7 +141,7 @@ def start(
         UsageError: it is queued or running already.
     """
     if entry.state not in IDLE:
-        raise UsageError(f"job {entry.id} is {entry.state} already")
+        raise UsageError(ALREADY, number=entry.id, state=Said(entry.state))
     if fresh:
         for path in map(Path, entry.run_folders):
             RunFolder(path.parent, path.name).set_aside()
@@ -149,7 +151,7 @@ def start(
         file.unlink(missing_ok=True)
     values = {"queued": time.time(), "message": "", "code": None, "fruitless": 0, "force": force}
     if not store.enqueue(entry.id, IDLE, front=front, **values):
-        raise UsageError(f"job {entry.id} is {store.job(entry.id).state} already")
+        raise UsageError(ALREADY, number=entry.id, state=_state(store, entry))
     return store.job(entry.id)
 
 
@@ -160,7 +162,9 @@ def to_front(store: Store, entry: Entry) -> Entry:
         UsageError: it does not wait.
     """
     if not store.enqueue(entry.id, (QUEUED,), front=True):
-        raise UsageError(f"job {entry.id} is {store.job(entry.id).state}, not queued")
+        raise UsageError(
+            N_("job {number} is {state}, not queued"), number=entry.id, state=_state(store, entry)
+        )
     return store.job(entry.id)
 
 
@@ -173,7 +177,9 @@ def stop(store: Store, entry: Entry) -> Entry:
     if store.change(entry.id, (QUEUED,), state=STOPPED if entry.attempts else DRAFT):
         return store.job(entry.id)
     if not store.change(entry.id, ACTIVE, state=STOPPING):
-        raise UsageError(f"job {entry.id} is {store.job(entry.id).state}, not running")
+        raise UsageError(
+            N_("job {number} is {state}, not running"), number=entry.id, state=_state(store, entry)
+        )
     files = RunFiles(store.home.run(entry.id))
     files.folder.mkdir(parents=True, exist_ok=True)
     files.stop.touch()
@@ -252,7 +258,7 @@ def free_name(store: Store, job: Job, folder: Path) -> str:
         (first, *_) = run_folders(replace(job, name=name), folder)
         if store.of_run(first) is None and not Path(first).exists():
             return name
-    raise UsageError(f"{job.name} was cloned too often; give the new job a name of its own")
+    raise UsageError(N_("{name} was cloned too often; give the new job a name of its own"), name=job.name)
 
 
 def forget(store: Store, entry: Entry, *, files: bool = False) -> None:
@@ -267,12 +273,19 @@ def forget(store: Store, entry: Entry, *, files: bool = False) -> None:
         UsageError: it is queued or running.
     """
     if not store.delete(entry.id):
-        raise UsageError(f"job {entry.id} is {store.job(entry.id).state}; stop it first")
+        raise UsageError(
+            N_("job {number} is {state}; stop it first"), number=entry.id, state=_state(store, entry)
+        )
     shutil.rmtree(store.home.run(entry.id), ignore_errors=True)
     if files:
         for path in map(Path, entry.run_folders):
             if not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _state(store: Store, entry: Entry) -> Said:
+    """A job's state now."""
+    return Said(store.job(entry.id).state)
 
 
 def _steps(job: Job) -> int:

@@ -17,12 +17,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, 
 
 from plafond.errors import PlafondError, UsageError
 from plafond.jobs.home import Home
+from plafond.language.said import N_, Said
 
 VERSION = 1
 """Of the tables, as SQLite's ``user_version``."""
 
-DRAFT, QUEUED, RUNNING, STOPPING = "draft", "queued", "running", "stopping"
-STOPPED, DONE, FAILED = "stopped", "done", "failed"
+DRAFT, QUEUED, RUNNING, STOPPING = N_("draft"), N_("queued"), N_("running"), N_("stopping")
+STOPPED, DONE, FAILED = N_("stopped"), N_("done"), N_("failed")
 STATES = (DRAFT, QUEUED, RUNNING, STOPPING, STOPPED, DONE, FAILED)
 
 ACTIVE = (RUNNING, STOPPING)
@@ -144,7 +145,9 @@ class Store:
         with Session(self._engine, expire_on_commit=False) as session:
             found = session.get(Entry, number)
         if found is None:
-            raise NoJobError(f"there is no job {number}; `plafond queue list` shows those that there are")
+            raise NoJobError(
+                N_("there is no job {number}; `plafond queue list` shows those that there are"), number=number
+            )
         return found
 
     def of_run(self, run_folder: str) -> Entry | None:
@@ -166,9 +169,7 @@ class Store:
             other = self.of_run(values["run_folder"])
             if other is None:
                 raise
-            raise UsageError(
-                f"job {other.id} ({other.state}) writes into {values['run_folder']} already; give this one another name"
-            ) from None
+            raise folder_taken(other) from None
         return self.job(number)
 
     def change(self, number: int, within: Collection[str], **values: Any) -> bool:
@@ -207,6 +208,16 @@ class Store:
             return connection.execute(statement).rowcount == 1
 
 
+def folder_taken(other: Entry) -> UsageError:
+    """The error of a job whose run folder is another one's."""
+    return UsageError(
+        N_("job {number} ({state}) writes into {folder} already; give this one another name"),
+        number=other.id,
+        state=Said(other.state),
+        folder=other.run_folder,
+    )
+
+
 def _order(entry: Entry) -> tuple[int, float]:
     if entry.state in ACTIVE:
         return 0, entry.started or 0.0
@@ -230,8 +241,12 @@ def _make_tables(engine: Engine, home: Home) -> None:
         version = connection.execute(text("PRAGMA user_version")).scalar_one()
         if version > VERSION:
             raise PlafondError(
-                f"{home.database} was made by a later version of plafond ({version}; this one knows {VERSION});"
-                " update plafond"
+                N_(
+                    "{file} was made by a later version of plafond ({version}; this one knows {known}); update plafond"
+                ),
+                file=home.database,
+                version=int(version),
+                known=VERSION,
             )
         if version < VERSION:
             _Base.metadata.create_all(connection)

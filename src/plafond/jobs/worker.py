@@ -26,6 +26,8 @@ from plafond.jobs.devices import CPU
 from plafond.jobs.home import Home
 from plafond.jobs.run import INTERRUPTED, LOCK_SECONDS, TAKEN, RunFiles, process_of
 from plafond.jobs.store import ACTIVE, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, TRAIN, Entry, Store
+from plafond.language.said import N_, Said
+from plafond.language.speech import choose, speaker
 
 POLL_SECONDS = 0.2
 
@@ -34,6 +36,11 @@ LOOK_SECONDS = 1.0
 
 FRUITLESS = 5
 """So many attempts in a row that die without a word and get no further end a job: something kills it, always."""
+
+KILLED = N_(
+    "its process was killed {times} times in a row and got no further; the system kills what takes more main memory"
+    " than there is"
+)
 
 log = logging.getLogger("plafond.worker")
 
@@ -200,10 +207,8 @@ class Worker:
         further = entry.kind == TRAIN and saved_steps(entry) > entry.reached
         fruitless = entry.fruitless + 1 if killed and not further else 0
         if fruitless >= FRUITLESS:
-            message = (
-                f"its process was killed {fruitless} times in a row and got no further; the system kills what takes"
-                " more main memory than there is"
-            )
+            # as what a process says itself, in the language of this machine
+            message = speaker(choose(None))(Said(KILLED, {"times": fruitless}))
             self._close(entry, FAILED, message=message, fruitless=0, **end)
             return
         log.info("job %d: goes on", entry.id)

@@ -36,7 +36,7 @@ def choose(wanted: str | None) -> str:
     """
     if wanted is not None:
         if wanted not in languages():
-            raise UsageError(f"--lang {wanted}: expected one of {', '.join(languages())}")
+            raise UsageError(N_("--lang {wanted}: expected one of {names}"), wanted=wanted, names=languages())
         return wanted
     try:
         found = Locale.parse(default_locale(_OF_MESSAGES) or SOURCE).language

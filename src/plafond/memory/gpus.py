@@ -124,14 +124,29 @@ def find_gpu(name: str) -> Gpu:
         if wanted.endswith("gb") and size.isdecimal() and gpu is not None:
             if gpu.marketed_gb == int(size):
                 return gpu
-            raise UsageError(f"no GPU named {name!r}: {gpu.name} has {gpu.marketed_gb} GB")
+            raise UsageError(
+                N_("no GPU named {name}: {gpu} has {size} GB"),
+                name=repr(name),
+                gpu=gpu.name,
+                size=gpu.marketed_gb,
+            )
     sizes = {by_key[key].name for key in by_key if wanted and re.fullmatch(re.escape(wanted) + r"\d+gb", key)}
     if sizes:
         *others, last = sorted(sizes, key=lambda each: by_key[_key(each)].marketed_gb)
         if not others:
             return by_key[_key(last)]
-        raise UsageError(f"{name!r} is sold in several sizes; say {', '.join(others)} or {last}")
-    raise UsageError(f"no GPU named {name!r}; {_suggestion(wanted)}")
+        raise UsageError(
+            N_("{name} is sold in several sizes; say {others} or {last}"),
+            name=repr(name),
+            others=tuple(others),
+            last=last,
+        )
+    near = _nearest(wanted)
+    if near is None:
+        raise UsageError(
+            N_("no GPU named {name}; `plafond gpus` lists those that are known"), name=repr(name)
+        )
+    raise UsageError(N_("no GPU named {name}; did you mean {near}?"), name=repr(name), near=near.name)
 
 
 def catalogued(name: str) -> Gpu | None:
@@ -155,12 +170,18 @@ def parse_size(text: str) -> int:
     if match is None or unit is None:
         hint = text.replace(",", ".")
         if hint != text and re.fullmatch(r"\s*\d+\.\d+\s*[a-zA-Z]*\s*", hint):
-            raise UsageError(f"{text!r} is no size; did you mean {hint.strip()}?")
-        raise UsageError(f"{text!r} is no size; write it as 24GB, 7.5GB, 600MB or a number of bytes")
+            raise UsageError(
+                N_("{size} is no size; did you mean {near}?"), size=repr(text), near=hint.strip()
+            )
+        raise UsageError(
+            N_("{size} is no size; write it as 24GB, 7.5GB, 600MB or a number of bytes"), size=repr(text)
+        )
     size = int(Fraction(match[1].rstrip(".")) * unit)
     if size < MIB:
-        suggestion = f"; did you mean {match[1].rstrip('.')}GB?" if not match[2] and size else ""
-        raise UsageError(f"{text!r} is less than 1 MB{suggestion}")
+        if match[2] or not size:
+            raise UsageError(N_("{size} is less than 1 MB"), size=repr(text))
+        near = f"{match[1].rstrip('.')}GB"
+        raise UsageError(N_("{size} is less than 1 MB; did you mean {near}?"), size=repr(text), near=near)
     return size
 
 
@@ -212,7 +233,7 @@ def ceiling_for(vram: str | None, gpu: str | None) -> Ceiling:
             values["desktop"] = ExactSize(display_reserve(card))
             description = Said(N_("{gpu}: {size} as CUDA shows it, less {desktop} for a desktop"), values)
     else:
-        raise UsageError('say which ceiling is meant: --vram 24GB or --gpu "RTX 4090"')
+        raise UsageError(N_('say which ceiling is meant: --vram 24GB or --gpu "RTX 4090"'))
     return Ceiling(size, context_overhead(), description, card)
 
 
@@ -236,12 +257,13 @@ def _by_key() -> dict[str, Gpu]:
     return {_key(name): gpu for gpu in gpus() for name in (gpu.name, *gpu.aliases)}
 
 
-def _suggestion(wanted: str) -> str:
+def _nearest(wanted: str) -> Gpu | None:
+    """The card whose name is most like one that no card has."""
     by_key = _by_key()
     close = get_close_matches(wanted, by_key, n=10, cutoff=0.5)
     if not close:
-        return "`plafond gpus` lists those that are known"
+        return None
     # A number that is right outweighs letters that are alike: "4090ti" is nearer to "4090" than to "4080ti".
     numbers = re.findall(r"\d+", wanted)
     close.sort(key=lambda key: not any(number in key for number in numbers))
-    return f"did you mean {by_key[close[0]].name}?"
+    return by_key[close[0]]

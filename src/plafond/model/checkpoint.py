@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plafond.errors import CheckpointError, JobError
+from plafond.language.said import N_
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +68,11 @@ class Source:
         if Path(repo).is_dir():
             path = Path(repo, part, name)
             if not path.is_file():
-                raise CheckpointError(f"{repo} has no {part}/{name}; is it a complete diffusers folder?")
+                raise CheckpointError(
+                    N_("{folder} has no {file}; is it a complete diffusers folder?"),
+                    folder=repo,
+                    file=f"{part}/{name}",
+                )
             return path
         from huggingface_hub import hf_hub_download
 
@@ -131,14 +136,18 @@ def _folder_or_id(name: str, needed: str = "model_index.json") -> str:
     if path.is_dir():
         if not (path / needed).exists():
             raise JobError(
-                f"{name} has no {needed}; expected a diffusers folder, a .safetensors file or a"
-                " Hugging Face id",
+                N_(
+                    "{folder} has no {name}; expected a diffusers folder, a .safetensors file or a Hugging Face id"
+                ),
+                folder=name,
+                name=needed,
                 key="model.name_or_path",
             )
         return str(path)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise JobError(
-            f"found no folder or file at {name}; a Hugging Face id looks like owner/name",
+            N_("found no folder or file at {path}; a Hugging Face id looks like owner/name"),
+            path=name,
             key="model.name_or_path",
         )
     return name
@@ -162,7 +171,7 @@ def find_file(name: str, key: str, usual: str = "") -> Path:
     repo, _, inside = rest.partition("/")
     inside = inside or (usual if repo else "")
     if not inside or name.startswith((".", "~", "/")):
-        raise JobError(f"found no file at {name}", key=key)
+        raise JobError(N_("found no file at {path}"), path=name, key=key)
     from huggingface_hub import hf_hub_download
 
     return Path(reading(name, lambda: hf_hub_download(f"{owner}/{repo}", inside)))
@@ -182,7 +191,7 @@ def reading(what: str, load: Callable[[], Loaded]) -> Loaded:
         reason = next(
             (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
         )
-        raise CheckpointError(f"cannot load {what}: {reason}") from error
+        raise CheckpointError(N_("cannot load {what}: {reason}"), what=what, reason=reason) from error
 
 
 def read_tensors(path: Path, prefix: str = "") -> dict[str, Tensor]:
@@ -229,10 +238,17 @@ def read_transformer_file(
         state = translate(state, model)
     for name, parameter in wanted.items():
         if name not in state:
-            raise CheckpointError(f"{path} has no tensor for {name}; is it a complete transformer?")
+            raise CheckpointError(
+                N_("{path} has no tensor for {name}; is it a complete transformer?"), path=path, name=name
+            )
         if state[name].shape != parameter.shape:
-            found, expected = tuple(state[name].shape), tuple(parameter.shape)
-            raise CheckpointError(f"{path}: {name} has shape {found}, the model has {expected}")
+            raise CheckpointError(
+                N_("{path}: {name} has shape {found}, the model has {expected}"),
+                path=path,
+                name=name,
+                found=str(tuple(state[name].shape)),
+                expected=str(tuple(parameter.shape)),
+            )
     return model, {name: state[name] for name in wanted}
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from plafond.errors import CheckpointError, JobError
+from plafond.language.said import N_
 
 KRONECKER = ("lokr_w1", "lokr_w2", "lokr_w2_a", "lokr_w2_b")
 LENGTHS = "lora_magnitude_vector.weight"
@@ -60,14 +61,22 @@ def to_diffusers(
                 continue
             source = entry.native + native_suffix
             if source not in native:
-                raise CheckpointError(f"{what} has no tensor named {source}; is it a complete transformer?")
+                raise CheckpointError(
+                    N_("{path} has no tensor named {name}; is it a complete transformer?"),
+                    path=what,
+                    name=source,
+                )
             tensor = native[source]
             if entry.swap_halves:
                 tensor = torch.cat(tensor.chunk(2)[::-1])
             rows = [shapes[name][0] for name in names]
             if tensor.shape[0] != sum(rows):
                 raise CheckpointError(
-                    f"{what}: {source} has {tensor.shape[0]} rows, the model has {sum(rows)}"
+                    N_("{path}: {name} has {found} rows, the model has {expected}"),
+                    path=what,
+                    name=source,
+                    found=tensor.shape[0],
+                    expected=sum(rows),
                 )
             state.update(zip(names, torch.split(tensor, rows), strict=True))
     return state
@@ -116,8 +125,13 @@ def to_native_names(state: Mapping[str, Tensor], table: Iterable[Entry]) -> dict
     for name, tensor in state.items():
         layer = next(part for part in names if name.startswith(f"{part}."))
         if names[layer].fused:
-            message = f"native names join {layer} with other layers, which only a plain lora can be; expected diffusers"
-            raise JobError(message, key="save.lora_format")
+            raise JobError(
+                N_(
+                    "native names join {layer} with other layers, which only a plain lora can be; expected diffusers"
+                ),
+                layer=layer,
+                key="save.lora_format",
+            )
         found[names[layer].native + name.removeprefix(layer)] = tensor
     return found
 

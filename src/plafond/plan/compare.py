@@ -9,6 +9,7 @@ from typing import Any
 from plafond.errors import JobError, UsageError
 from plafond.job.schema import Job, ProcessConfig
 from plafond.job.section import Section
+from plafond.language.said import N_
 from plafond.memory.gpus import Ceiling
 from plafond.plan.changes import Change, changed, value_at
 from plafond.plan.forecast import PHASES, Forecaster, Phase, Plan
@@ -77,8 +78,13 @@ def compare(
         UsageError: the jobs do not have as many processes.
     """
     if len(a.processes) != len(b.processes):
-        counts = f"{a.path} has {len(a.processes)} processes, {b.path} has {len(b.processes)}"
-        raise UsageError(f"{counts}; expected two jobs with as many")
+        raise UsageError(
+            N_("{a} has {many} processes, {b} has {other}; expected two jobs with as many"),
+            a=a.path,
+            many=len(a.processes),
+            b=b.path,
+            other=len(b.processes),
+        )
 
     def plan(process: ProcessConfig) -> Plan:
         return Forecaster(process, ceiling, virtual=virtual, step=step).plan()

@@ -17,7 +17,7 @@ from plafond.job.editing import EditError, edit
 from plafond.job.keys import sections_of_keys
 from plafond.job.reading import job_of
 from plafond.job.schema import Job, ProcessConfig
-from plafond.job.wording import nearest
+from plafond.job.wording import hinted, nearest
 from plafond.language.said import N_, Percent, Said, Speak, Value, all_of
 from plafond.memory.gpus import Ceiling
 from plafond.plan.changes import Values, changed
@@ -284,7 +284,7 @@ def _known_key(key: str) -> str:
     parts = [part for part in key.strip().split(".") if not part.isdecimal()]
     if not parts or parts[-1] not in sections_of_keys():
         near = nearest(parts[-1] if parts else "", sections_of_keys())
-        raise UsageError(f"--keep {key}: no setting has that name{f'; did you mean {near}?' if near else ''}")
+        raise UsageError(hinted(Said(N_("--keep {key}: no setting has that name"), {"key": key}), near))
     return ".".join(parts)
 
 

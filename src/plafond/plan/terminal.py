@@ -58,7 +58,7 @@ def is_virtual(device: str) -> bool:
         UsageError: it is none of those that are known.
     """
     if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"--device {device}: expected auto, cuda or cpu")
+        raise UsageError(N_("--device {name}: expected auto, cuda or cpu"), name=device)
     return device == "cpu"
 
 

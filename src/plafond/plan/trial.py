@@ -19,6 +19,7 @@ from plafond.job.network import NetworkConfig
 from plafond.job.sample import SampleItem
 from plafond.job.schema import ProcessConfig
 from plafond.job.train import TrainConfig
+from plafond.language.said import N_, Said, Value
 from plafond.memory import profiled
 from plafond.memory.calibration import Calibration, driver_version, known, processor
 from plafond.memory.dryrun import Rehearsal
@@ -31,6 +32,11 @@ from plafond.memory.speed import rates_of
 from plafond.memory.trace import Trace
 from plafond.model.checkpoint import Altered
 from plafond.plan.summaries import summarise
+from plafond.plan.words import place
+
+MINIATURE = N_("a miniature of {model} with {blocks} blocks, random weights, float32")
+WHOLE = N_("{model} at full width, all {all} blocks, random weights, bfloat16")
+CUT = N_("{model} at full width, {blocks} of {all} blocks, to fit, random weights, bfloat16")
 
 RANK = 16
 SPARE = 0.05
@@ -48,11 +54,14 @@ class Case:
     batch: int = 1
     checkpointing: bool = True
 
-    def __str__(self) -> str:
-        parts = [f"{self.phase} at {self.bucket}" if self.bucket else self.phase]
-        if self.phase == "train":
-            parts += [f"batch {self.batch}", "checkpointing" if self.checkpointing else "no checkpointing"]
-        return ", ".join(parts)
+    @property
+    def said(self) -> Value:
+        """The case in words."""
+        where = place(self.phase, self.bucket)
+        if self.phase != "train":
+            return where
+        checkpointing = Said(N_("checkpointing") if self.checkpointing else N_("no checkpointing"))
+        return where, Said(N_("batch {size}"), {"size": self.batch}), checkpointing
 
     def play(self, rehearsal: Rehearsal) -> Trace:
         """Let a dry run, or a real one, do it."""
@@ -115,10 +124,10 @@ class Result:
         record: what later plans can use.
     """
 
-    model: str
+    model: Said
     rows: tuple[Row, ...]
     assumed_overhead: int | None
-    notes: tuple[str, ...]
+    notes: tuple[Said, ...]
     record: Calibration
 
 
@@ -130,17 +139,17 @@ class Trial:
         doing: shows what is going on inside its ``with`` block.
     """
 
-    def __init__(self, device: torch.device, doing: Callable[[str], AbstractContextManager[None]]):
+    def __init__(self, device: torch.device, doing: Callable[[Said], AbstractContextManager[None]]):
         self.device, self.doing = device, doing
         self.on_gpu = device.type == "cuda"
         self.meter = Meter(self.device) if self.on_gpu else None
         self.family = next(family for family in families() if family.miniature)
-        self.notes: list[str] = []
+        self.notes: list[Said] = []
 
     def run(self) -> Result:
         """Everything, in some minutes."""
         rows = tuple(self._rows())
-        with self.doing("measuring how fast the device is"):
+        with self.doing(Said(N_("measuring how fast the device is"))):
             rates = rates_of(self.device)
         seen = [row.measured["device"] - row.measured["reserved"] for row in rows if "device" in row.measured]
         record = Calibration(
@@ -195,14 +204,14 @@ class Trial:
         config = self._sized({}).config("transformer")
         return {key: int(config[key]) for key in self.family.depth.values()}
 
-    def _described(self) -> str:
+    def _described(self) -> Said:
         title, full = self.family.base_models[0].title, sum(self._published.values())
         config = self.source.config("transformer")
         blocks = sum(int(config[key]) for key in self._published)
+        values: dict[str, Value] = {"model": title, "blocks": blocks, "all": full}
         if not self.on_gpu:
-            return f"a miniature of {title} with {blocks} blocks, random weights, float32"
-        depth = f"all {full} blocks" if blocks == full else f"{blocks} of {full} blocks, to fit"
-        return f"{title} at full width, {depth}, random weights, bfloat16"
+            return Said(MINIATURE, values)
+        return Said(WHOLE if blocks == full else CUT, values)
 
     def _room(self) -> float:
         """Device bytes that this process may have."""
@@ -213,13 +222,14 @@ class Trial:
 
     def _rows(self) -> Iterator[Row]:
         cases = ON_GPU if self.on_gpu else ON_CPU
-        with self.doing("looking for what fits"):
+        with self.doing(Said(N_("looking for what fits"))):
             source = self.source
         for index, case in enumerate(cases, start=1):
-            with self.doing(f"{index}/{len(cases)} {case}"):
+            values: dict[str, Value] = {"number": index, "count": len(cases), "case": case.said}
+            with self.doing(Said(N_("{number}/{count} {case}"), values)):
                 predicted = self._predict(case, source)
                 if self.on_gpu and predicted["device"] > self._room():
-                    self.notes.append(f"{case}: does not fit and was left out")
+                    self.notes.append(Said(N_("{case}: does not fit and was left out"), {"case": case.said}))
                     continue
                 measured = self._on_gpu(case) if self.on_gpu else self._on_cpu(case)
             yield Row(case=case, predicted=predicted, measured=measured)
@@ -267,7 +277,7 @@ class Trial:
         try:
             taken = self.meter.measure(lambda: case.play(real))
         except torch.OutOfMemoryError:
-            self.notes.append(f"{case}: memory ran out")
+            self.notes.append(Said(N_("{case}: memory ran out"), {"case": case.said}))
             return {}
         sizes = {"allocated": taken.allocated, "reserved": taken.reserved}
         return sizes if taken.device is None else {**sizes, "device": taken.device}

@@ -27,6 +27,7 @@ TRAINING = Said(N_("training"))
 LEFT = N_("{done}/{total}  {time} left")
 DONE = N_("{title}: {done}/{total}")
 STEP = N_("{step}/{total}  loss {loss}  {rate}  {time} left")
+FAST, SLOW = N_("{number} it/s"), N_("{number} s/it")
 STEP_LINE = N_("step {note}")
 
 
@@ -131,7 +132,8 @@ class Terminal:
         def show(step: int, loss: float) -> None:
             self._times.append(time.monotonic())
             seconds = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
-            rate = f"{1 / seconds:.2f} it/s" if seconds < 1 else f"{seconds:.2f} s/it"
+            fast = seconds < 1
+            rate = Said(FAST if fast else SLOW, {"number": Number(1 / seconds if fast else seconds, 2)})
             left = _duration(seconds * (total - step))
             values: dict[str, Value] = {
                 "step": step,

@@ -17,12 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from plafond.errors import JobError
+from plafond.language.said import N_
 from plafond.memory.residence import host_memory, put
 from plafond.model.checkpoint import find_file, reading
 
 KEY = "model.assistant_lora_path"
 PREFIXES = ("transformer.", "diffusion_model.")
 DOWN, UP = (".lora_A.weight", ".lora_down.weight"), (".lora_B.weight", ".lora_up.weight")
+
+
+OTHER_LAYERS = N_("{path} holds no layer of this model; the first one is {layer}")
+NO_LAYERS = N_("{path} holds no layer of this model")
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,19 @@ def merge_assistant(model: nn.Module, name: str | None) -> Assistant | None:
         layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
         parts = {name: part for name, part in saved.items() if name in layers}
         if not parts:
-            example = next(iter(saved), "none")
-            raise JobError(f"{path} holds no layer of this model; the first one is {example}", key=KEY)
+            found = OTHER_LAYERS if saved else NO_LAYERS
+            raise JobError(found, path=path, layer=next(iter(saved), ""), key=KEY)
         with torch.no_grad():
             for layer, (down, up) in parts.items():
                 weight = layers[layer].weight
                 if weight.shape != (up.shape[0], down.shape[1]):
-                    found = (up.shape[0], down.shape[1])
                     raise JobError(
-                        f"{path}: {layer} is {found}, in this model {tuple(weight.shape)}", key=KEY
+                        N_("{path}: {layer} is {found}, in this model {expected}"),
+                        path=path,
+                        layer=layer,
+                        found=str((up.shape[0], down.shape[1])),
+                        expected=str(tuple(weight.shape)),
+                        key=KEY,
                     )
                 weight.addmm_(up.to(weight), down.to(weight))
     return Assistant(parts)

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from plafond.errors import CheckpointError, ResumeMismatch
+from plafond.language.said import N_, Said, listed
 from plafond.training.run_folder import RunFolder, remove, write_atomically
+
+DIFFERS = N_("{field} was {then} and is now {now}")
+OTHER_RUN = N_(
+    "{path} holds a run with other settings: {differences}; change the job back, or start anew with --fresh or another"
+    " --name"
+)
+DAMAGED = N_("the saved state of step {step} is damaged: {path}")
 
 STATES_KEPT = 2
 """The newest state and the one before it, in case the newest is damaged."""
@@ -31,11 +39,11 @@ class Identity:
     tensors: int
     optimizer: str
 
-    def differences(self, saved: Mapping[str, Any]) -> list[str]:
+    def differences(self, saved: Mapping[str, Any]) -> list[Said]:
         """One phrase for each field in which a saved state differs."""
         now = asdict(self)
         return [
-            f"{field} was {saved[field]} and is now {value}"
+            Said(DIFFERS, {"field": field, "then": str(saved[field]), "now": str(value)})
             for field, value in now.items()
             if field in saved and saved[field] != value
         ]
@@ -59,7 +67,7 @@ class Checkpoints:
             remove(self._manifest(old))
             remove(self._state(old))
 
-    def load_newest(self, identity: Identity) -> tuple[dict[str, Any] | None, list[str]]:
+    def load_newest(self, identity: Identity) -> tuple[dict[str, Any] | None, list[Said]]:
         """The newest undamaged state, and a sentence for each damaged one that was passed over.
 
         Raises:
@@ -68,24 +76,22 @@ class Checkpoints:
         """
         import torch
 
-        damaged: list[str] = []
+        damaged: list[Said] = []
         steps = self.steps()
         for step in reversed(steps):
             manifest = self._read_manifest(step)
+            problem = Said(DAMAGED, {"step": step, "path": self._state(step)})
             if manifest is None or not self._state(step).exists():
-                damaged.append(f"the saved state of step {step} is damaged: {self._state(step)}")
+                damaged.append(problem)
                 continue
             if differences := identity.differences(manifest):
-                raise ResumeMismatch(
-                    f"{self.folder.path} holds a run with other settings: {'; '.join(differences)};"
-                    " change the job back, or start anew with --fresh or another --name"
-                )
+                raise ResumeMismatch(OTHER_RUN, path=self.folder.path, differences=listed(differences))
             if _sha256(self._state(step)) != manifest["sha256"]:
-                damaged.append(f"the saved state of step {step} is damaged: {self._state(step)}")
+                damaged.append(problem)
                 continue
             return torch.load(self._state(step), map_location="cpu", weights_only=True), damaged
         if steps:
-            raise CheckpointError(f"{'; '.join(damaged)}; start anew with --fresh")
+            raise CheckpointError(N_("{problems}; start anew with --fresh"), problems=listed(damaged))
         return None, []
 
     def steps(self) -> list[int]:

@@ -47,6 +47,11 @@ OTHER_BASE = N_(
 )
 ADOPTED = N_("continuing after step {step} from {file}; the optimizer starts anew")
 NOT_APPLIED = N_("step {step}: loss {loss}, gradient {gradient}; not applied ({names})")
+NOT_FINITE = N_(
+    "loss or gradients were not finite for {steps} steps in a row, up to step {step}; the state is saved in {folder};"
+    " try a lower train.lr, or train.dtype float32"
+)
+TRAINED_ALREADY = N_("already trained for {steps} steps; raise train.steps to go on")
 TILED = N_("out of memory in a preview, which is drawn again with a tiled decoder")
 NO_PREVIEW = N_("no preview after step {step}: {why}")
 PEAK = N_("peak at {bucket}: measured {measured}")
@@ -128,7 +133,7 @@ class Run:
         with at_place(LOADING):
             attempt(self._begin, self._begin_again, self.device)
         if self.progress.step >= settings.steps:
-            return self._result(f"already trained for {self.progress.step} steps; raise train.steps to go on")
+            return self._result(Said(TRAINED_ALREADY, {"steps": self.progress.step}))
         self.schedule = make_schedule(self.optimizer, settings, self.progress.step)
         show = self.terminal.training(self.progress.step, settings.steps, self.process.logging.log_every)
 
@@ -301,15 +306,15 @@ class Run:
         if self.progress.non_finite >= NON_FINITE_LIMIT:
             self.save_state()
             raise NonFiniteError(
-                f"loss or gradients were not finite for {NON_FINITE_LIMIT} steps in a row, up to step"
-                f" {self.progress.step}; the state is saved in {self.folder.path}; try a lower train.lr, or"
-                " train.dtype float32"
+                NOT_FINITE, steps=NON_FINITE_LIMIT, step=self.progress.step, folder=self.folder.path
             )
 
     def _leave_if_asked(self) -> None:
         if self.stop.requested:
             self.save_state()
-            raise Interrupted(f"stopped after step {self.progress.step}; the same command goes on from there")
+            raise Interrupted(
+                N_("stopped after step {step}; the same command goes on from there"), step=self.progress.step
+            )
 
     def _preview(self) -> None:
         enter("preview")
@@ -405,7 +410,7 @@ class Run:
             self.terminal.note(Said(text, values))
         return self._result(None, tuple(files))
 
-    def _result(self, note: str | None, files: tuple[Path, ...] = ()) -> Result:
+    def _result(self, note: Said | None, files: tuple[Path, ...] = ()) -> Result:
         notes = (*([note] if note else ()), *self.prepared.problems)
         return result_of(
             self.folder, self.process, self.progress.step, files or tuple(self.folder.finals()), notes

@@ -13,7 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from plafond.errors import JobError
 from plafond.job.train import TrainConfig
+from plafond.language.said import N_
 from plafond.memory.residence import enter, host_memory, label
+
+DOES_NOT_TAKE = N_("{name} does not take {options}: {reason}")
 
 ADAM_EPS = 1e-6
 """AI Toolkit's epsilon for the Adam family."""
@@ -35,13 +38,18 @@ def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainConfig) ->
         if params[0].dtype == torch.bfloat16:
             if settings.optimizer == "prodigy":
                 raise JobError(
-                    "prodigy needs train.dtype float32 for a full fine-tune", key="train.optimizer"
+                    N_("prodigy needs train.dtype float32 for a full fine-tune"), key="train.optimizer"
                 )
             return StochasticRounding(params, lambda group: build(group, settings.lr, options))
         return build(params, settings.lr, options)
     except (TypeError, ValueError) as error:
-        message = f"{settings.optimizer} does not take {options}: {error}"
-        raise JobError(message, key="train.optimizer_params") from error
+        raise JobError(
+            DOES_NOT_TAKE,
+            name=settings.optimizer,
+            options=str(options),
+            reason=str(error),
+            key="train.optimizer_params",
+        ) from error
 
 
 STARTS = frozenset({"p0", "qmap1", "qmap2"})
@@ -233,8 +241,13 @@ def make_schedule(optimizer: Optimizer, settings: TrainConfig, done: int) -> LRS
                     optimizer, lambda step: min(1.0, step / max(1, warm)), **options
                 )
     except TypeError as error:
-        message = f"{settings.lr_scheduler} does not take {options}: {error}"
-        raise JobError(message, key="train.lr_scheduler_params") from error
+        raise JobError(
+            DOES_NOT_TAKE,
+            name=settings.lr_scheduler,
+            options=str(options),
+            reason=str(error),
+            key="train.lr_scheduler_params",
+        ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about stepping a schedule before its optimizer
         for _ in range(done):

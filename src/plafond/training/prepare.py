@@ -87,7 +87,7 @@ def prepare(
         DataError: a folder holds nothing to train on.
     """
     if not process.datasets:
-        raise JobError("expected at least one dataset with a folder_path, found none", key="datasets")
+        raise JobError(N_("expected at least one dataset with a folder_path, found none"), key="datasets")
     source = family.locate(process.model)
     scans = [scan(config, index) for index, config in enumerate(process.datasets)]
     scans = [match_controls(take_frames(found, family.frames), family.controls) for found in scans]

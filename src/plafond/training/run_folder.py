@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from plafond.errors import OutOfSpaceError, UsageError
+from plafond.language.said import N_
 
 
 class RunFolder:
@@ -108,8 +109,10 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
-            message = f"{self.path} is in use by another plafond train; stop it or choose another --name"
-            raise UsageError(message) from error
+            raise UsageError(
+                N_("{path} is in use by another plafond train; stop it or choose another --name"),
+                path=self.path,
+            ) from error
         try:
             yield
         finally:
@@ -182,8 +185,9 @@ def out_of_space(target: Path) -> Iterator[None]:
         text = str(error).lower()
         if not (full or "no space left" in text or "os error 28" in text or "file write failed" in text):
             raise
-        message = f"the disk is full: {target} was not written; the last complete save is intact"
-        raise OutOfSpaceError(message) from error
+        raise OutOfSpaceError(
+            N_("the disk is full: {path} was not written; the last complete save is intact"), path=target
+        ) from error
 
 
 def remove(path: Path) -> None:

@@ -10,10 +10,13 @@ from plafond.errors import UsageError
 from plafond.families import family_for
 from plafond.job.folders import missing_folders
 from plafond.job.schema import Job
-from plafond.language.said import Speak
+from plafond.language.said import N_, Speak
 from plafond.training.budget import Budget
 from plafond.training.loop import train
 from plafond.training.result import Result
+
+ONE_DEVICE = N_("--device {name}: this machine has {count} CUDA device")
+DEVICES = N_("--device {name}: this machine has {count} CUDA devices")
 
 
 def run_each(
@@ -57,8 +60,8 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+        raise UsageError(N_("--device {name}: expected auto, cpu, cuda or cuda:N"), name=name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
-        raise UsageError(f"--device {name}: this machine has {found} CUDA device{'' if found == 1 else 's'}")
+        raise UsageError(ONE_DEVICE if found == 1 else DEVICES, name=name, count=found)
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device

@@ -7,6 +7,7 @@ import threading
 from types import FrameType, TracebackType
 
 from plafond.errors import Interrupted
+from plafond.language.said import N_
 
 
 class StopSignal:
@@ -35,6 +36,6 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested or not self.gentle:
             raise Interrupted(
-                "interrupted; what was cached and saved so far is kept, start the job again to go on"
+                N_("interrupted; what was cached and saved so far is kept, start the job again to go on")
             )
         self.requested = True

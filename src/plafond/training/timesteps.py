@@ -14,6 +14,7 @@ from torch import Tensor
 
 from plafond.errors import JobError
 from plafond.job.train import TrainConfig
+from plafond.language.said import N_
 
 GRID = 1000
 WHOLE = (0.0, 1.0)
@@ -49,10 +50,12 @@ def draw_sigmas(
         low = max(low, int((levels > span[1]).sum()) / GRID)
         high = min(high, int((levels > span[0]).sum()) / GRID)
         if low >= high:
-            message = (
-                f"leaves no noise level between {span[0]} and {span[1]}, which one of the experts denoises"
+            raise JobError(
+                N_("leaves no noise level between {low} and {high}, which one of the experts denoises"),
+                low=str(span[0]),
+                high=str(span[1]),
+                key="train.min_denoising_steps",
             )
-            raise JobError(message, key="train.min_denoising_steps")
     position = low + uniform * (high - low)
     if grid is not None:
         return grid[(position * GRID).long().clamp(max=GRID - 1)].float()

@@ -16,6 +16,7 @@ from plafond.errors import CheckpointError, JobError
 from plafond.families._contract import Expert, Family
 from plafond.job.model import ModelConfig
 from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_
 from plafond.memory.kernels import Target
 from plafond.memory.residence import host_memory, label, move_in
 from plafond.model.checkpoint import reading
@@ -56,10 +57,10 @@ class Trainee:
             blocks = [block for group in self.blocks.values() for block in group]
             places = chosen(len(blocks), model.layer_offloading_transformer_percent)
             if self.network is None:
-                message = (
-                    "only frozen weights can be streamed, and a job without a network trains all of them"
+                raise JobError(
+                    N_("only frozen weights can be streamed, and a job without a network trains all of them"),
+                    key="model.layer_offloading",
                 )
-                raise JobError(message, key="model.layer_offloading")
             ring = Ring([blocks[place].block for place in places], device)
             for number, place in enumerate(places):
                 blocks[place].stream(ring, number)
@@ -147,8 +148,12 @@ def make_trainee(
     blocks = plan_blocks(transformer, target)
     named = asked_for(process).groups
     if unknown := [group for group in named if group not in blocks]:
-        message = f"the model has no {unknown[0]}; its groups of blocks are {', '.join(blocks)}"
-        raise JobError(message, key="plafond.activation_plan")
+        raise JobError(
+            N_("the model has no {group}; its groups of blocks are {names}"),
+            group=unknown[0],
+            names=tuple(blocks),
+            key="plafond.activation_plan",
+        )
     turns = None
     if family.experts:
         turns = Turns(family.trained_experts(process.model), process.train.switch_boundary_every)
@@ -178,8 +183,10 @@ def _adapt(
 ) -> tuple[LoraNetwork | None, dict[str, nn.Parameter]]:
     if process.network is None:
         if family.experts:
-            message = "expected a network section; of models that take turns only adapters can be trained"
-            raise JobError(message, key="network")
+            raise JobError(
+                N_("expected a network section; of models that take turns only adapters can be trained"),
+                key="network",
+            )
         return None, _unfreeze(transformer, family, process)
     rank = process.network.linear
     own = tuple(f"{expert.name}." for expert in family.trained_experts(process.model)) or family.lora_blocks
@@ -221,10 +228,12 @@ def _unfreeze(transformer: nn.Module, family: Family, process: ProcessConfig) ->
         if wanted:
             chosen[name] = parameter
     if not chosen:
-        message = (
-            f"only_if_contains {list(only)} and ignore_if_contains {list(ignore)} leave no parameter to train"
+        raise JobError(
+            N_("only_if_contains {only} and ignore_if_contains {ignore} leave no parameter to train"),
+            only=str(list(only)),
+            ignore=str(list(ignore)),
+            key="model.only_if_contains",
         )
-        raise JobError(message, key="model.only_if_contains")
     return chosen
 
 
@@ -254,10 +263,17 @@ def load_lora_file(network: LoraNetwork, path: Path, family: Family, transformer
             state[up] = state[up] * (layer.rank / layer.alpha)  # files are read as if the scale were 1
     for name, tensor in network.state_dict().items():
         if name not in state:
-            raise CheckpointError(f"{path} has no tensor {name}; does it belong to this model?")
+            raise CheckpointError(
+                N_("{path} has no tensor {name}; does it belong to this model?"), path=path, name=name
+            )
         if state[name].shape != tensor.shape:
-            found, expected = tuple(state[name].shape), tuple(tensor.shape)
-            raise CheckpointError(f"{path}: {name} has shape {found}, this job's network has {expected}")
+            raise CheckpointError(
+                N_("{path}: {name} has shape {found}, this job's network has {expected}"),
+                path=path,
+                name=name,
+                found=str(tuple(state[name].shape)),
+                expected=str(tuple(tensor.shape)),
+            )
     network.load_state_dict(state)
 
 
