@@ -102,7 +102,7 @@ def test_frames_are_part_of_the_bucket(clips: Path) -> None:
     plan = BatchPlan(items, 2, 0)
     assert all(len({item.bucket for item in plan.batch_at(index).items}) == 1 for index in range(4))
     assert str(plan.largest_bucket()) == "64x48x5f" or str(plan.largest_bucket()) == "48x64x5f"
-    assert str(plan.fullest().bucket).endswith("x5f")
+    assert str(plan.tour()[0].bucket).endswith("x5f")
 
 
 def test_latents_of_clips(clips: Path, tmp_path: Path) -> None:

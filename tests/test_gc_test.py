@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from PIL import Image
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+import plafond
 from conftest import JobMaker
 from plafond.advice.experiment import Trial, _conclusion
 from plafond.cli import app
+from plafond.families import family_for
+from plafond.plan.shapes import shapes_of
 
 
 def trial(setting: str, seconds: float | None) -> Trial:
@@ -42,7 +46,13 @@ def test_the_recommendation(on: float | None, auto: float | None, off: float | N
 
 
 def test_ceilings_dictate_what_is_tried(make_job: JobMaker) -> None:
-    job = make_job(train={"steps": 4})
+    prompts = [{"prompt": "small"}, {"prompt": "large", "width": 96}]
+    job = make_job(
+        "gc",
+        datasets={"resolution": [64, 96], "num_repeats": 4},
+        train={"steps": 4, "batch_size": 4, "disable_sampling": False},
+        sample={"samples": prompts, "width": 64, "height": 64},
+    )
     document = YAML(typ="safe").load(job)
     (process,) = document["config"]["process"]
     document["config"]["process"].append({**process, "name": "second"})
@@ -55,6 +65,16 @@ def test_ceilings_dictate_what_is_tried(make_job: JobMaker) -> None:
     found = json.loads(result.stdout)
     assert [one["setting"] for one in found["trials"]] == ["true", "auto", "false"]
     assert all(one["seconds"] > 0 for one in found["trials"])
+    (process, _) = plafond.load_job(job).processes
+    buckets = [str(bucket) for bucket in shapes_of(process, family_for("flux")).batches]
+    assert len(buckets) > 2
+    assert [one["buckets"] for one in found["trials"]] == [buckets] * 3, "each of them, the largest first"
+    runs = sorted((job.parent / "out" / "gc-test").iterdir())
+    assert [run.name for run in runs] == ["gc-auto", "gc-false", "gc-true"]
+    for run in runs:
+        (preview,) = (run / "samples").iterdir()
+        with Image.open(preview) as picture:
+            assert picture.size == (96, 64), "the largest one, once"
     assert any("2 processes" in caution for caution in found["cautions"])
     on, _, off = found["trials"]
     assert on["peak_bytes"] < off["peak_bytes"] <= off["planned_bytes"]

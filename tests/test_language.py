@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_folder_is_said_in_french(tmp_path: Path) -> None:
 
 
 def test_gc_test_in_french() -> None:
-    failure = Said("not run: the plan says {phase} does not fit", {"phase": Said("preview")})
+    failure = Said("not run: by plan {phase} does not fit", {"phase": Said("preview")})
     trials = (
         Trial(
             setting="true", verdict="fits", planned_bytes=GIB, left_bytes=GIB, seconds=1.5, buckets=("64x64",)
@@ -289,8 +289,8 @@ def test_gc_test_in_french() -> None:
     found = Experiment(trials=trials, cautions=(Said(AT_THE_LIMIT),), recommended=best, why=why)
     shown = gc_test_text(found, speaker("fr")).replace("\u00a0", " ").splitlines()
     assert shown[0].startswith("attention : même avec le gradient checkpointing, la tâche est à sa limite")
-    assert shown[1].split() == ["gradient_checkpointing", "prévu", "mesuré", "s/pas", "formats"]
-    assert shown[2].split() == ["true", "1,00", "Gio", "1,500", "64x64"]
+    assert shown[1].split() == ["gradient_checkpointing", "prévu", "reste", "mesuré", "s/pas", "formats"]
+    assert shown[2].split() == ["true", "1,00", "Gio", "1,00", "Gio", "1,500", "64x64"]
     assert shown[3].endswith("pas lancé : selon le plan, la phase aperçu ne tient pas")
     assert shown[4] == (
         "Prenez gradient_checkpointing: true ; sans gradient checkpointing, la tâche ne tourne pas (pas lancé : selon"

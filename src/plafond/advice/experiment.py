@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 import plafond
-from plafond.language.said import N_, Percent, Said
+from plafond.job.schema import ProcessConfig
+from plafond.language.said import N_, Percent, Said, Speak
 from plafond.plan.before import budget_of, ceiling_on
 from plafond.plan.forecast import Forecaster, Plan
+from plafond.plan.terminal import announced
 from plafond.plan.words import NAMES
 from plafond.training.recovery import place_of
 from plafond.training.run_folder import RunFolder
@@ -33,7 +35,7 @@ SETTINGS = ("true", "auto", "false")
 """Values of ``train.gradient_checkpointing`` in the order in which they are tried: the safe one first."""
 
 WARM = 2
-"""Steps at the start of which the times are not counted."""
+"""Steps after the buckets' tour of which the times are not counted."""
 
 WORTH = 1.05
 """A setting is recommended over a leaner one when its steps are faster by this factor."""
@@ -95,6 +97,7 @@ def experiment(
     steps: int,
     overrides: tuple[str, ...] = (),
     say: Callable[[Said], None] = lambda _: None,
+    speak: Speak = str,
 ) -> Experiment:
     """Run the job for some steps with each setting; its file and its own run folder are not touched.
 
@@ -103,19 +106,22 @@ def experiment(
         device: where.
         vram: ``--vram``.
         gpu: ``--gpu``.
-        steps: so many of each; more when there are more buckets.
+        steps: so many of each, after one on the fullest batch of every bucket.
         overrides: ``--set`` of the command line.
         say: told what is tried.
+        speak: puts into words what a run says meanwhile.
     """
     processes = len(plafond.load_job(job, overrides=overrides).processes)
     trials: list[Trial] = []
     cautions: tuple[Said, ...] = ()
     for setting in SETTINGS:
-        plan = _plan(job, device, vram, gpu, (*overrides, f"train.gradient_checkpointing={setting}"))
+        with announced(speak) as step:
+            changed = (*overrides, f"train.gradient_checkpointing={setting}")
+            plan = _plan(job, device, vram, gpu, changed, step)
         if not trials:
             cautions = tuple(_cautions(plan, processes))
         say(Said(N_("gradient_checkpointing: {setting} is tried"), {"setting": setting}))
-        trial = _try(job, device, plan, setting, steps, overrides)
+        trial = _try(job, device, plan, setting, steps, overrides, speak)
         trials.append(trial)
         if setting == "true" and not trial.stable:
             break  # without a stable run there is nothing to compare with
@@ -124,11 +130,16 @@ def experiment(
 
 
 def _plan(
-    job: Path, device: torch.device, vram: str | None, gpu: str | None, overrides: tuple[str, ...]
+    job: Path,
+    device: torch.device,
+    vram: str | None,
+    gpu: str | None,
+    overrides: tuple[str, ...],
+    step: Callable[[str, int, int], None],
 ) -> Plan:
     process = plafond.load_job(job, overrides=overrides).processes[0]
     ceiling = ceiling_on(device, vram, gpu)
-    return Forecaster(process, ceiling, virtual=device.type == "cpu").plan()
+    return Forecaster(process, ceiling, virtual=device.type == "cpu", step=step).plan()
 
 
 def _cautions(plan: Plan, processes: int) -> Iterator[Said]:
@@ -147,7 +158,13 @@ def _cautions(plan: Plan, processes: int) -> Iterator[Said]:
 
 
 def _try(
-    job: Path, device: torch.device, plan: Plan, setting: str, steps: int, overrides: tuple[str, ...]
+    job: Path,
+    device: torch.device,
+    plan: Plan,
+    setting: str,
+    steps: int,
+    overrides: tuple[str, ...],
+    speak: Speak,
 ) -> Trial:
     planned = Trial(
         setting=setting,
@@ -157,33 +174,41 @@ def _try(
     )
     if plan.verdict == "oom":
         phase = Said(NAMES[plan.peak.phase])
-        return replace(
-            planned, failure=Said(N_("not run: the plan says {phase} does not fit"), {"phase": phase})
-        )
-    count = max(steps, WARM + 3 * len(plan.shapes.batches))
+        return replace(planned, failure=Said(N_("not run: by plan {phase} does not fit"), {"phase": phase}))
+    tour = len(plan.shapes.batches)
     loaded = plafond.load_job(
         job,
         overrides=[
             *overrides,
             f"train.gradient_checkpointing={setting}",
-            f"train.steps={count}",
+            f"train.steps={tour + WARM + steps}",
             f"training_folder={Path(plan.process.training_folder) / 'gc-test'}",
         ],
     )
-    loaded = replace(loaded, name=f"{loaded.name}-{setting}", processes=loaded.processes[:1])
-    budget = replace(budget_of(plan), recover=False)
+    process = _with_one_preview(loaded.processes[0])
+    loaded = replace(loaded, name=f"{loaded.name}-{setting}", processes=(process,))
+    budget = replace(budget_of(plan), recover=False, tour=True)
     try:
-        (result,) = run_each(loaded, device=str(device), fresh=True, budgets=[budget])
+        (result,) = run_each(loaded, device=str(device), fresh=True, budgets=[budget], speak=speak)
     except torch.OutOfMemoryError as error:
         return replace(planned, failure=place_of(error) or str(error).splitlines()[0])
     rows = RunFolder(str(result.folder.parent), result.folder.name).read_metrics()
     peaks = [row["allocated_peak"] for row in rows if row["allocated_peak"] is not None]
     return replace(
         planned,
-        seconds=statistics.median(row["seconds"] for row in rows[WARM:]),
+        seconds=statistics.median(row["seconds"] for row in rows[tour + WARM :]),
         peak_bytes=max(peaks) if peaks else None,
         buckets=tuple(dict.fromkeys(row["bucket"] for row in rows)),
     )
+
+
+def _with_one_preview(process: ProcessConfig) -> ProcessConfig:
+    """The process with the largest of its previews only, drawn once, at the end."""
+    samples = process.sample.samples
+    largest = sorted(samples, key=lambda item: item.width * item.height * item.num_frames)[-1:]
+    sample = process.sample.model_copy(update={"samples": tuple(largest)})
+    once = {"skip_first_sample": True, "force_first_sample": False}
+    return process.model_copy(update={"sample": sample, "train": process.train.model_copy(update=once)})
 
 
 def _conclusion(trials: dict[str, Trial]) -> tuple[str, Said]:

@@ -50,6 +50,7 @@ def gc_test(
         steps=steps,
         overrides=tuple(set_ or ()),
         say=lambda said: typer.echo(speak(said), err=True),
+        speak=speak,
     )
     typer.echo(json.dumps(as_json(found, speak), indent=1) if json_ else text(found, speak))
 
@@ -57,15 +58,17 @@ def gc_test(
 def text(found: Experiment, speak: Speak) -> str:
     """The report for people."""
     lines = [speak(Said(N_("caution: {text}"), {"text": caution})) for caution in found.cautions]
-    columns = (N_("planned"), N_("measured"), N_("s/step"), N_("buckets"))
-    planned, measured, seconds, buckets = (speak(Said(column)) for column in columns)
-    lines.append(f"{'gradient_checkpointing':<24}{planned:>11}{measured:>11}{seconds:>9}  {buckets}")
+    columns = (N_("planned"), N_("left"), N_("measured"), N_("s/step"), N_("buckets"))
+    planned, left, measured, seconds, buckets = (speak(Said(column)) for column in columns)
+    lines.append(
+        f"{'gradient_checkpointing':<24}{planned:>11}{left:>11}{measured:>11}{seconds:>9}  {buckets}"
+    )
     for trial in found.trials:
-        planned = speak(ExactSize(trial.planned_bytes))
+        planned, left = speak(ExactSize(trial.planned_bytes)), speak(ExactSize(max(0, trial.left_bytes)))
         measured = "" if trial.peak_bytes is None else speak(ExactSize(trial.peak_bytes))
         seconds = "" if trial.seconds is None else speak(Number(trial.seconds, 3))
         rest = speak(trial.failure or trial.buckets)
-        lines.append(f"{trial.setting:<24}{planned:>11}{measured:>11}{seconds:>9}  {rest}")
+        lines.append(f"{trial.setting:<24}{planned:>11}{left:>11}{measured:>11}{seconds:>9}  {rest}")
     values: dict[str, Value] = {"setting": found.recommended, "why": found.why}
     lines.append(speak(Said(USE, values)))
     return "\n".join(lines)

@@ -193,10 +193,16 @@ class BatchPlan:
         real = [(shape, count) for shape, count in counts.items() if shape.size and count]
         return dict(sorted(real, key=lambda one: one[0].order))
 
-    def fullest(self) -> Batch:
-        """A batch of the first of `shapes`, to try it out: it has no place in the run."""
+    def tour(self) -> list[Batch]:
+        """The fullest batch of each bucket, from the most pixels to the fewest, to try them out.
+
+        They have no place in the run; the first has the first of `shapes`.
+        """
         batches = [Batch(0, 0, bucket, tuple(items[:size])) for bucket, size, items in self._groups]
-        return min(batches, key=lambda batch: batch.shape.order)
+        found: dict[Bucket, Batch] = {}
+        for batch in sorted(batches, key=lambda batch: batch.shape.order):
+            found.setdefault(batch.bucket, batch)
+        return list(found.values())
 
     def largest_bucket(self) -> Bucket:
         """The bucket with the most pixels."""

@@ -21,12 +21,14 @@ class Budget:
         predicted: the plan's peak of allocated bytes for training on each bucket, as ``1024x768``.
         activations: what blocks keep on each bucket; what the job asks for when not given.
         recover: after an out-of-memory go on in a leaner way; False lets it end the run, to see what was predicted.
+        tour: begin with the fullest batch of every bucket, to see whether each fits; then the run's order.
     """
 
     ceiling: int | None = None
     predicted: Mapping[str, int] = field(default_factory=dict)
     activations: Activations | None = None
     recover: bool = True
+    tour: bool = False
 
 
 class Gauge:

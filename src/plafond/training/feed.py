@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from plafond.data.batches import Batch, BatchPlan, Item
+from plafond.data.buckets import Bucket
 from plafond.data.captions import CAPTION_VARIANTS, preserved
 from plafond.data.controls import control_items
 from plafond.data.masks import Masks, as_weights
@@ -36,6 +37,7 @@ class Feed:
         family: the model's family.
         masks: how much each place of the items counts; see `plafond.data.masks.read_masks`.
         kept: how much is kept of each place of items that are to be completed.
+        tour: begin with the fullest batch of each bucket.
     """
 
     def __init__(
@@ -48,17 +50,23 @@ class Feed:
         family: Family,
         masks: Masks | None = None,
         kept: Masks | None = None,
+        tour: bool = False,
     ):
         self.process, self.plan, self.regularisation = process, plan, regularisation
         self.latents, self.embed, self.family = latents, embed, family
         self.masks, self.kept = masks or {}, kept or {}
+        self._first = self._tour() if tour else []
 
     def batches(self, step: int) -> tuple[BatchPlan, list[Batch]]:
         """The batches of a step (counted from 1), and the plan they belong to."""
+        count = self.process.train.gradient_accumulation
+        if step <= len(self._first):
+            plan, batch = self._first[step - 1]
+            return plan, [batch] * count
+        step -= len(self._first)
         plan, turn = self.plan, step
         if self.regularisation is not None:
             plan, turn = (self.regularisation, step // 2) if step % 2 == 0 else (self.plan, (step + 1) // 2)
-        count = self.process.train.gradient_accumulation
         return plan, [plan.batch_at(number) for number in range((turn - 1) * count, turn * count)]
 
     def prompts(self, plan: BatchPlan, batch: Batch) -> list[str]:
@@ -80,11 +88,21 @@ class Feed:
 
     def fullest(self) -> MicroBatch | None:
         """A micro-batch with the most pixels, outside of the run's order; None when all have the same shape."""
-        plans = [plan for plan in (self.plan, self.regularisation) if plan is not None]
-        if len({shape for plan in plans for shape in plan.shapes()}) == 1:
+        if len({shape for plan in self._plans() for shape in plan.shapes()}) == 1:
             return None
-        plan = min(plans, key=lambda plan: plan.fullest().shape.order)
-        return self._micro(plan, plan.fullest(), 0, 0, 1.0)
+        plan, batch = self._tour()[0]
+        return self._micro(plan, batch, 0, 0, 1.0)
+
+    def _plans(self) -> list[BatchPlan]:
+        return [plan for plan in (self.plan, self.regularisation) if plan is not None]
+
+    def _tour(self) -> list[tuple[BatchPlan, Batch]]:
+        """The fullest batch of each bucket, from the most pixels to the fewest."""
+        both = [(plan, batch) for plan in self._plans() for batch in plan.tour()]
+        found: dict[Bucket, tuple[BatchPlan, Batch]] = {}
+        for plan, batch in sorted(both, key=lambda one: one[1].shape.order):
+            found.setdefault(batch.bucket, (plan, batch))
+        return list(found.values())
 
     def _micro(self, plan: BatchPlan, batch: Batch, step: int, index: int, share: float) -> MicroBatch:
         latents = self._latents(batch.items)

@@ -93,7 +93,9 @@ def train(
         write_job(job, process, folder)
         budget = budget or Budget()
         with Pulse(folder.path, terminal.warn) as pulse, spending(budget, device) as gauge:
-            prepared = prepare(process, family, device=device, terminal=terminal, recover=budget.recover)
+            prepared = prepare(
+                process, family, device=device, terminal=terminal, recover=budget.recover, tour=budget.tour
+            )
             run = Run(job, process, family, folder, prepared, device, terminal, stop, pulse, budget, gauge)
             return run.go()
 

@@ -77,10 +77,12 @@ def prepare(
     device: torch.device,
     terminal: Terminal,
     recover: bool = True,
+    tour: bool = False,
 ) -> Prepared:
     """Scan the data, cache its latents, and make text embeddings available.
 
-    What does not fit on the device is encoded in main memory, unless `recover` is False.
+    What does not fit on the device is encoded in main memory, unless `recover` is False. With `tour` the first steps
+    take the fullest batch of each bucket.
 
     Raises:
         JobError: the job has no data set.
@@ -112,7 +114,7 @@ def prepare(
     return Prepared(
         source=source,
         items=tuple(items),
-        feed=Feed(process, plan, regularisation, store, embed, family, masks, kept),
+        feed=Feed(process, plan, regularisation, store, embed, family, masks, kept, tour),
         preview_texts=preview_texts,
         vae=vae,
         problems=tuple(problem for found in scans for problem in found.problems) + store.problems,
