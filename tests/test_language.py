@@ -220,9 +220,9 @@ def test_reports_in_french(make_job: JobMaker) -> None:
     refused = re.search(
         r"Ne tient pas : la phase entraînement en \S+ demande [\d,]+ Mio, soit [\d,]+ Mio de", plan
     )
-    assert refused and "l’exécution échouerait à l’échauffement sur le plus grand format" in plan
+    assert refused and "l’exécution échouerait à la mise en route sur le plus grand format" in plan
     assert "Que changer, du moins coûteux au plus coûteux" in plan
-    assert re.search(r"économise [\d,]+ Mio ; demande encore [\d,]+ Mio, tient ; durée des pas ×1,\d\d", plan)
+    assert re.search(r"économise [\d,]+ Mio ; demande encore [\d,]+ Mio, tient ; durée des étapes ×1,\d\d", plan)
     assert "Mémoire et vitesse en " in plan
 
     fitted = french("fit", job, *options, "1.8MB")
@@ -252,7 +252,7 @@ def test_a_job_is_refused_in_french(
     assert (
         f"attention {job}, ligne 20 : train.lrr : clé inconnue, ignorée ; vouliez-vous dire lr ?" in checked
     )
-    assert "pas 5, lots de 1, gradient checkpointing activé" in checked
+    assert "étapes 5, lots de 1, gradient checkpointing activé" in checked
 
 
 def test_what_is_wrong_with_a_folder_is_said_in_french(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_gc_test_in_french() -> None:
     found = Experiment(trials=trials, cautions=(Said(AT_THE_LIMIT),), recommended=best, why=why)
     shown = gc_test_text(found, speaker("fr")).replace("\u00a0", " ").splitlines()
     assert shown[0].startswith("attention : même avec le gradient checkpointing, la tâche est à sa limite")
-    assert shown[1].split() == ["gradient_checkpointing", "prévu", "reste", "mesuré", "s/pas", "formats"]
+    assert shown[1].split() == ["gradient_checkpointing", "prévu", "reste", "mesuré", "s/étape", "formats"]
     assert shown[2].split() == ["true", "1,00", "Gio", "1,00", "Gio", "1,500", "64x64"]
     assert shown[3].endswith("pas lancé : selon le plan, la phase aperçu ne tient pas")
     assert shown[4] == (
