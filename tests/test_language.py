@@ -163,6 +163,8 @@ def test_numbers_are_written_as_the_language_writes_them() -> None:
     en, fr = speaker("en"), speaker("fr")
     assert en(said) == str(said) == "3.5 GiB" and fr(said) == "3,5\u00a0Gio"
     assert fr(Said("saves {size}", {"size": Size(3 * GIB // 2)})) == "économise 1,5\u00a0Gio"
+    sizes = (0, 16 * 2**10, 2**20 // 10 + 1, GIB // 10 + 1)
+    assert [en(Size(size)) for size in sizes] == ["0.0 GiB", "16.0 KiB", "0.1 MiB", "0.1 GiB"]
     assert (en(ExactSize(3 * GIB // 2)), fr(ExactSize(2**20))) == ("1.50 GiB", "1,0\u00a0Mio")
     assert (en(Number(1.145, 2)), fr(Number(2, 1))) == (f"{1.145:.2f}", "2,0")
     assert (en(Percent(0.285)), fr(Percent(0.285))) == (f"{0.285:.0%}", "28\u00a0%")
@@ -222,7 +224,9 @@ def test_reports_in_french(make_job: JobMaker) -> None:
     )
     assert refused and "l’exécution échouerait à la mise en route sur le plus grand format" in plan
     assert "Que changer, du moins coûteux au plus coûteux" in plan
-    assert re.search(r"économise [\d,]+ Mio ; demande encore [\d,]+ Mio, tient ; durée des étapes ×1,\d\d", plan)
+    assert re.search(
+        r"économise [\d,]+ Mio ; demande encore [\d,]+ Mio, tient ; durée des étapes ×1,\d\d", plan
+    )
     assert "Mémoire et vitesse en " in plan
 
     fitted = french("fit", job, *options, "1.8MB")

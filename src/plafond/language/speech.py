@@ -12,10 +12,11 @@ from babel.numbers import format_decimal, get_decimal_symbol
 
 from plafond.errors import UsageError
 from plafond.language.said import N_, ExactSize, Inside, Number, Percent, Said, Size, Speak, Value
-from plafond.memory.gpus import GIB, MIB, gib
+from plafond.memory.gpus import GIB, KIB, MIB, gib
 
 SOURCE = "en"
-UNITS = {"GiB": N_("{number} GiB"), "MiB": N_("{number} MiB")}
+UNITS = {"GiB": N_("{number} GiB"), "MiB": N_("{number} MiB"), "KiB": N_("{number} KiB")}
+SIZES = {"GiB": GIB, "MiB": MIB, "KiB": KIB}
 PERCENT = N_("{number}%")
 _OF_MESSAGES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
 # before LC_CTYPE, which says nothing of language: Python sets it where the wanted locale is not installed
@@ -67,9 +68,11 @@ def speaker(language: str) -> Speak:
             case Inside():
                 return speak(value.sentence).rstrip(".")
             case Size():
-                unit = GIB if value.bytes >= GIB / 10 or value.bytes == 0 else MIB
-                number = str(format_decimal(value.bytes / unit, "0.0", locale=language))
-                return worded(UNITS["GiB" if unit == GIB else "MiB"], number=number)
+                # the largest unit of which it is a tenth
+                fitting = (name for name, size in SIZES.items() if value.bytes >= size / 10)
+                name = next(fitting, "KiB") if value.bytes else "GiB"
+                number = str(format_decimal(value.bytes / SIZES[name], "0.0", locale=language))
+                return worded(UNITS[name], number=number)
             case ExactSize():
                 digits, name = gib(value.bytes).split(" ")
                 return worded(UNITS[name], number=digits.replace(".", symbol))
