@@ -24,6 +24,15 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _FRAME = re.compile(r"[│║┃]|[ \t\n]+")
 
+_CLOCK = r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,-]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+_PREFIX = re.compile(
+    rf"(?: {{0,2}}(?:\[[^\]\n]{{1,60}}\]:?|\(\w+ pid=\d+[^)\n]*\)|{_LEVEL}:[\w.]+:|{_CLOCK}(?=\s)|{_LEVEL}:?(?=\s)|"
+    r"(?:rank|default) ?\d+:|[\w.-]+ +\||(?:\w+ )?(?:STDERR|STDOUT|SUBPROCESS|TRAINER|stderr|stdout)(?: [FP]\b|:))"
+    r"[ \t]?)+"
+)
+"""What programs that hand on the output of others put before each of its lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -38,6 +47,12 @@ class Line:
     number: int
     start: int
     text: str
+
+    @property
+    def body(self) -> str:
+        """The text without what a logger, a launcher or a container put before it."""
+        match = _PREFIX.match(self.text)
+        return self.text if match is None else self.text[match.end() :]
 
     @property
     def quoted(self) -> str:
@@ -107,6 +122,13 @@ class Log:
         end = self._flat.find(b"\n", offset, offset + REACH)
         end = min(len(self._flat), offset + REACH) if end < 0 else end
         return Line(self.number(offset), start, _clean(self._flat[start:end]))
+
+    def lines(self, start: int, end: int) -> Iterator[Line]:
+        """The lines that begin between two places; a first one that is cut counts too."""
+        offset = start
+        for raw in self._flat[start:end].split(b"\n"):
+            yield Line(self.number(offset), offset, _clean(raw[:REACH]))
+            offset += len(raw) + 1
 
     def find(self, needle: bytes) -> Iterator[int]:
         """Offsets of a lower-case needle, at most one of each line."""

@@ -12,7 +12,7 @@ _BAR = re.compile(
     rb"(\d+)/(\d+)\s*\[(?:(\d+) days?, )?([\d:]+)<[^,\]]*,\s*([\d.]+)\s*(s/it|it/s|s/step|steps?/s)"
 )
 _STEP_LINE = re.compile(rb"step (\d+)/(\d+)\s[^\n\r]*loss")
-_DEEPSPEED = re.compile(rb"steps?: (\d+) loss: [\d.e-]+ iter time \(s\): ([\d.]+)")
+_DEEPSPEED = re.compile(rb"steps?: (\d+) loss: (?:nan|[\d.e+-]+) iter time \(s\): ([\d.]+)")
 
 MOST = 50_000
 """States of a bar that are read; of more, every second, third and so on."""

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 
 from plafond.advice.facts import Facts, facts
-from plafond.advice.log import Log
-from plafond.advice.phases import Where, where
+from plafond.advice.log import Line, Log
+from plafond.advice.phases import ANNOUNCED, Where, where
 from plafond.advice.progress import Step, steps
-from plafond.advice.signs import MEMORY, OTHER, Hit, hits, last_exception
+from plafond.advice.signs import MEMORY, OTHER, Hit, hits, only_mentions
+from plafond.advice.traces import Trace, exceptions
 
 RECOVERED = 20
 """Steps that a run makes after a failure it got over."""
+
+AROUND = 3000
+"""Bytes before an exception in which other lines say what it is about."""
 
 ALLOCATIONS = ("device", "library", "bare", "host", "shared_memory", "handle", "refused")
 ENDED = ("killed", "crashed", "segfault")
 RANKS = (ALLOCATIONS, ENDED, ("gave_up", "skipped"), ("warning",))
 """Kinds of memory signs, the most telling first."""
+
+FOLLOWS = ("processes", "stopped", "cache", "missing")
+"""Kinds of failures that may be what is left of a process that was ended."""
+
+_PYTHON_ENDED = re.compile(
+    rb"(?:code|status|exit\w*)[^\w\n]{0,4}[12](?!\d)|- [1-9]\d* failure",
+)
+_SETTING_UP = tuple(
+    sentence.encode()
+    for phase in ("load", "quantize", "encode_text", "cache_latents", "train")
+    for sentence in ANNOUNCED[phase]
+)
+_ORDER = {sign.kind: place for place, sign in reversed(list(enumerate(OTHER)))}
 
 _COMPLETED = (
     b" steps done",
@@ -38,7 +57,7 @@ class Story:
     steps: list[Step]
     memory: list[Hit]
     other: list[Hit]
-    error: Hit | None
+    errors: list[Trace]
 
     def last_step(self, offset: int) -> Step | None:
         """The newest state of the training bar before a place."""
@@ -64,13 +83,37 @@ class Story:
 
     def advanced(self, start: int, end: int) -> int:
         """Steps made between two places."""
-        between = [step.done for step in self.steps if start < step.offset < end]
+        before = self.last_step(start)
+        between = [before.done] if before else []
+        between += [step.done for step in self.steps if start < step.offset < end]
         return sum(max(0, after - before) for before, after in pairwise(between))
 
     def where(self, offset: int) -> Where | None:
         """The phase at a place."""
-        step = self.last_step(offset)
-        return where(self.log, offset, None if step is None else step.offset)
+        place, step = bisect_left(self.log.bars, (offset, b"")), self.last_step(offset)
+        newest = max(self.log.bars[place - 1][0] if place else -1, step.offset if step else -1)
+        return where(self.log, offset, newest if newest >= 0 else None)
+
+    @property
+    def exception(self) -> Trace | None:
+        """The exception that ended the run, not one that it got over nor a launcher's."""
+        for trace in reversed(self.errors):
+            if not trace.is_launchers and not self.got_over(trace):
+                return trace
+        return None
+
+    def got_over(self, trace: Trace) -> bool:
+        """Whether the run went on after a traceback."""
+        end = trace.start if trace.error is None else trace.error.start
+        made = self.advanced(end, len(self.log))
+        if made >= RECOVERED or (made and not self.completed(end)):
+            return True
+        if completed(self) and self.steps and end < self.steps[-1].offset:
+            return True
+        if _PYTHON_ENDED.search(self.log.part(end, len(self.log))):
+            return False
+        after = self.log.line(end).start + len(self.log.line(end).text.encode())
+        return any(self.log.last(sentence) > after for sentence in _SETTING_UP)
 
 
 def story_of(log: Log) -> Story:
@@ -80,9 +123,9 @@ def story_of(log: Log) -> Story:
         log=log,
         facts=facts(log),
         steps=[step for step in steps(log) if step.offset >= start],
-        memory=[hit for hit in hits(log, MEMORY) if hit.offset >= start],
+        memory=[hit for hit in hits(log, MEMORY) if hit.offset >= start and not only_mentions(hit)],
         other=[hit for hit in hits(log, OTHER) if hit.offset >= start],
-        error=last_exception(log),
+        errors=[trace for trace in exceptions(log) if trace.start >= start],
     )
 
 
@@ -90,10 +133,17 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
     """The memory sign that the failure rests on; None when there is none, or the run got over it."""
     if not story.memory:
         return None
-    last = story.memory[-1]
-    if other is not None and story.advanced(last.offset, other.offset) >= RECOVERED:
+    signs = story.memory
+    if other is not None and other.kind not in FOLLOWS and story.exception is not None:
+        # who raises an exception was not ended from outside
+        signs = [hit for hit in signs if hit.kind not in ENDED or _is_kernels(hit) or hit.line == other.line]
+    if not signs:
         return None
-    cluster = [hit for hit in story.memory if story.advanced(hit.offset, last.offset) < RECOVERED]
+    last = signs[-1]
+    lasted = story.advanced(last.offset, len(story.log) if other is None else other.offset) >= RECOVERED
+    if lasted and (other is not None or last.kind in ("skipped", "warning")):
+        return None
+    cluster = [hit for hit in signs if story.advanced(hit.offset, last.offset) < RECOVERED]
     if all(hit.kind == "warning" for hit in cluster) and other is None:
         return None
     for rank in RANKS:
@@ -103,25 +153,34 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
     return None
 
 
+def _is_kernels(hit: Hit) -> bool:
+    return "killed process" in hit.line.text.lower()
+
+
 def other_failure(story: Story) -> Hit | None:
     """The failure that has nothing to do with memory, when there is one."""
-    error, signs = story.error, [hit for hit in story.other if hit.kind != "nan"]
+    trace, signs = story.exception, [hit for hit in story.other if hit.kind != "nan"]
+    if trace is not None and trace.error is not None:
+        return _named(story, trace.error)
     nan = next((hit for hit in reversed(story.other) if hit.kind == "nan"), None)
-    finished = completed(story)
-    if error is not None and story.advanced(error.offset, len(story.log)) >= RECOVERED:
-        error = None
-    if error is not None:
-        near = [hit for hit in signs if hit.line.start >= error.line.start - 3000]
-        same = [hit for hit in near if hit.line.start == error.line.start]
-        if same or near:
-            return (same or near)[-1]
-        return error
     # outside a traceback a sentence may be a mere note: then the run went on
-    after = story.steps[-1].offset if story.steps else -1
+    after = max(
+        [story.steps[-1].offset if story.steps else -1]
+        + [trace.error.start for trace in story.errors if trace.error and not trace.is_launchers]
+    )
     ends = [hit for hit in signs if hit.offset > after]
-    if ends and not finished:
+    if ends and not completed(story):
         return ends[-1]
     return nan
+
+
+def _named(story: Story, error: Line) -> Hit:
+    """What an exception is about, by its own line, else by the lines around it."""
+    near = [hit for hit in story.other if hit.line.start >= error.start - AROUND]
+    same = sorted((hit for hit in near if hit.line.start == error.start), key=lambda hit: _ORDER[hit.kind])
+    if same:
+        return same[0]
+    return near[-1] if near else Hit("error", error.start, error)
 
 
 def completed(story: Story) -> bool:
