@@ -27,6 +27,7 @@ class Facts:
         frames: the most frames of a sample; above 1 it is video.
         frames_line: where that stands.
         eight_bit: the optimizer keeps bytes.
+        expandable: the allocator's segments grow already, or cannot on this system.
         system: ``windows``, ``wsl`` or ``linux``.
         versions: releases by package.
     """
@@ -39,6 +40,7 @@ class Facts:
     frames: int | None = None
     frames_line: Line | None = None
     eight_bit: bool | None = None
+    expandable: bool | None = None
     system: str | None = None
     versions: tuple[tuple[str, str], ...] = ()
 
@@ -60,6 +62,7 @@ def facts(log: Log) -> Facts:
         frames=frames,
         frames_line=line,
         eight_bit=True if re.search(r"optimizer\w*['\"]?\s*[:=]?\s*['\"]?\w*8bit", text) else None,
+        expandable=True if _EXPANDABLE.search(text) else None,
         system=_system(text),
         versions=tuple((match[1], match[2]) for match in _VERSION.finditer(text)),
     )
@@ -73,6 +76,10 @@ _VAE_BATCH = re.compile(r"vae_(?:cache_)?batch_size['\"]?\s*[:= ]\s*(\d{1,3})\b"
 _FRAMES = re.compile(
     r"(?:num_frames|target_frames|frame_buckets|video_length|max_frames)['\"]?\s*[:= ]\s*\[?((?:\d{1,4}[, ]*)+)"
     r"|\(\d{2,4}, \d{2,4}, (\d{1,4})\)|\b\d{2,4}x\d{2,4}x(\d{1,4})f?\b|\b(\d{2,4})[ -]frames?\b"
+)
+_EXPANDABLE = re.compile(
+    r"(?<!setting )(?<!set )(?<!try )pytorch_(?:cuda_|hip_)?alloc_conf['\"]?\s*[:=]\s*['\"]?[\w:,]*"
+    r"expandable_segments:true|expandable_segments not supported|expandable_segments: memory mapping"
 )
 _VERSION = re.compile(
     r"\b(torch|pytorch|diffusers|bitsandbytes|onetrainer|sd-scripts|musubi-tuner|simpletuner|ai-toolkit)"
@@ -104,7 +111,7 @@ def _frames(log: Log, text: str) -> tuple[int | None, Line | None]:
 def _system(text: str) -> str | None:
     if re.search(r"\bwsl2?\b|/mnt/[a-z]/", text):
         return "wsl"
-    if re.search(r"\b[a-z]:\\|\bwindows\b|\bwin32\b|3221225477", text):
+    if re.search(r"\b[a-z]:[\\/](?!/)|\bwindows\b|\bwin32\b|3221225477", text):
         return "windows"
     return "linux" if re.search(r"(?<![\w.:/-])/[\w.-]+/|\blinux\b", text) else None
 

@@ -79,9 +79,10 @@ class Log:
     def _sift(self) -> bytes:
         """Set the states of the training bar apart, of which a long run has a million, and lower the rest's case."""
         kept, self._begins, self._origins = [], [], []
+        names = tuple(name.strip() + b":" for name in _JOB.findall(self.data))
         offset = length = 0
         for text in self._flat.split(b"\n"):
-            if (b"s/it" in text or b"it/s" in text) and _is_training(text):
+            if (b"s/it" in text or b"it/s" in text) and _is_training(text, names):
                 self.bars.append((offset, text))
                 drop = text[-8:].rstrip().endswith(b"]") and b"nan" not in text
             else:
@@ -170,11 +171,17 @@ class Log:
         return found[::-1]
 
 
-def _is_training(bar: bytes) -> bool:
-    """Whether a progress bar is that of the training loop, and not one of many others."""
+_JOB = re.compile(rb"# Running job: (.+)")
+
+
+def _is_training(bar: bytes, names: tuple[bytes, ...]) -> bool:
+    """Whether a progress bar is that of the training loop, maybe named after its job, and not one of many others."""
     if b"loss" in bar or b"lr:" in bar or b"lr=" in bar:
         return True
-    return bar[:12].lower().lstrip().startswith((b"steps:", b"step:", b"training", b"epoch"))
+    if names and bar.lstrip().startswith(names):
+        return True
+    begin = bar[:14].lower().lstrip()
+    return begin.startswith((b"steps:", b"step:", b"training", b"epoch")) and b" std" not in begin
 
 
 def _clean(data: bytes) -> str:

@@ -132,13 +132,14 @@ FRAMES = (
     (
         "cache_latents",
         r"in (?:cache_latents\w*|cache_batch_latents\w*|encode_images\w*|_encode_images_in_batch|encode_datasets|"
-        r"vae_encode|process_buckets|_cache_latents)\b|caching/vae|cache_latents\.py|vae\.encode\(",
+        r"vae_encode|encode_by_vae|process_buckets|_cache_latents)\b|caching[\\/]vae|cache_latents\.py|vae\.encode\(|"
+        r"EncodeVAE",
     ),
     (
         "encode_text",
         r"in (?:cache_text\w*|encode_prompts?|encode_text\w*|_encode_prompt\w*|get_text_embeds?|"
-        r"compute_embeddings\w*|cache_caption\w*|_get_t5_prompt_embeds)\b|caching/text_embeds|"
-        r"cache_text_encoder_outputs",
+        r"compute_embeddings\w*|cache_caption\w*|_get_t5_prompt_embeds)\b|caching[\\/]text_embeds|"
+        r"cache_text_encoder_outputs|Encode\w+Text\.py|modeling_\w+\.py\", line \d+, in forward",
     ),
     (
         "load",

@@ -21,6 +21,12 @@ AROUND = 3000
 """Bytes before an exception in which other lines say what it is about."""
 
 ALLOCATIONS = ("device", "library", "bare", "host", "shared_memory", "handle", "refused")
+NAMING = ("missing", "permission", "image", "weights", "disk")
+"""Kinds of failures whose message names a file."""
+
+SURE = ("host", "shared_memory", "refused")
+"""Kinds of memory signs that do not stand in a file's name."""
+
 ENDED = ("killed", "crashed", "segfault")
 RANKS = (ALLOCATIONS, ENDED, ("gave_up", "skipped"), ("warning",))
 """Kinds of memory signs, the most telling first."""
@@ -119,12 +125,20 @@ class Story:
 def story_of(log: Log) -> Story:
     """Look for everything that tells something; of several runs in one log, in the last."""
     start = max(0, log.last(b"# running job:"))
+    other = [hit for hit in hits(log, OTHER) if hit.offset >= start]
+    named = {hit.line.start for hit in other if hit.kind in NAMING}  # a file's name may say anything
     return Story(
         log=log,
         facts=facts(log),
         steps=[step for step in steps(log) if step.offset >= start],
-        memory=[hit for hit in hits(log, MEMORY) if hit.offset >= start and not only_mentions(hit)],
-        other=[hit for hit in hits(log, OTHER) if hit.offset >= start],
+        memory=[
+            hit
+            for hit in hits(log, MEMORY)
+            if hit.offset >= start
+            and not only_mentions(hit)
+            and (hit.kind in SURE or hit.line.start not in named)
+        ],
+        other=other,
         errors=[trace for trace in exceptions(log) if trace.start >= start],
     )
 

@@ -23,7 +23,7 @@ _TAG = re.compile(r"\[?(?:rank|default) ?(\d+)\]?:")
 _FRAME = re.compile(
     r"\s*(?:File [\"/<]|❱|│|╭|Cell In\s?\[|<ipython-input|-+> ?\d+ )|[\w./\\:-]+\.py in \w+\(", re.ASCII
 )
-_NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:[Ee]rror|Exception|Interrupt|Exit|Warning)(?::|$)")
+_NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:[Ee]rror|Exception|Interrupt|Exit)(?::|$)")
 _ANY = re.compile(r"(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w*|\w*error)(?::\s|:?$)")
 _LAUNCHER = re.compile(r"(?:\w+\.)*(?:CalledProcessError|ChildFailedError|SystemExit|SubprocessError)\b")
 
