@@ -42,6 +42,7 @@ ANNOUNCED = {
         "load diffusers pretrained models",
         "building model",
         "moving transformer to",
+        "moving the transformer to",
         "prepare model",
     ),
     "quantize": ("quantizing", "quantising", "fp8 optimiz", "converting weights to fp8", "quantize_via"),
@@ -145,7 +146,7 @@ FRAMES = (
         "load",
         r"in (?:load_model|load_\w*model|from_pretrained|load_state_dict\w*|load_checkpoint\w*|load_file|"
         r"load_target_model|transformer_to|setup_train_device|prepare|prepare_model|prepare_unet\w*|init_\w*models?|"
-        r"move_models|_ddp_init_helper|_load_\w+)\b|modelLoader",
+        r"move_models|_load_\w+)\b|modelLoader|_ddp_init_helper|init_prepare_models",
     ),
 )
 """Functions by phase, phases that call others first: a preview encodes text, a training step may encode pictures."""

@@ -82,10 +82,9 @@ def steps(log: Log) -> list[Step]:
             seconds = measured if measured >= 1 else seconds
         elif previous and done == previous[0] and found:
             continue
-        if previous:
-            made = done - previous[0]
-        else:  # a run that was resumed did not make all of them
-            made = done if elapsed > done * seconds / 2 >= 1 else 1
+        # a run that was resumed did not make all steps that its first state shows
+        whole = previous is not None or elapsed > done * seconds / 2 >= 1
+        made = done - (previous[0] if previous else 0) if whole else 1
         previous = done, elapsed
         found.append(Step(offset, done, total, seconds, max(1, made)))
     for match in _DEEPSPEED.finditer(log.searched):
