@@ -26,6 +26,7 @@ from plafond.advice.sentences import (
     FIRST_STEPS,
     FRAGMENTATION,
     GAVE_UP,
+    GOT_OVER,
     HOST,
     LAUNCHER,
     LIBRARY,
@@ -340,8 +341,9 @@ def _nothing(story: Story) -> Diagnosis:
     phase = None if place is None else place.phase
     if completed(story):
         summary = [Said(NOTHING_FAILED)]
-        if any(hit.kind == "skipped" for hit in story.memory):
-            summary.append(Said(SKIPPED))
+        kinds = {hit.kind for hit in story.memory} - {"warning"}
+        if kinds:
+            summary.append(Said(SKIPPED if "skipped" in kinds else GOT_OVER))
         return Diagnosis(
             memory=False,
             cause="not_memory",

@@ -67,6 +67,7 @@ MISSING_CACHE = N_("The missing cache file is only what follows: encoding ran ou
 FIGURES = N_("The request was {requested}; {free} of {total} were free.")
 GAVE_UP = N_("The trainer skipped batches that did not fit, then stopped; each skipped batch is lost.")
 SKIPPED = N_("The trainer skips batches that do not fit: they are lost, and training goes on without them.")
+GOT_OVER = N_("Memory ran out on the way, and the run got over it.")
 CHECKPOINTING_OFF = N_("Gradient checkpointing is off, which takes the most memory of all settings.")
 
 NOT_MEMORY = {

@@ -261,6 +261,8 @@ OTHER = (
     _sign("cache", "cache file", r"(?:not found|missing|does not exist|no such|could not find)"),
     _sign("encoding", "unicodedecodeerror"),
     _sign("install", "cannot open shared object file"),
+    _sign("install", "error loading", r"\.dll\b"),
+    _sign("install", "[winerror 1114]"),
     _sign("install", "operator torchvision::"),
     _sign("install", "cannot find a working triton"),
     _sign("install", "failed to find c compiler"),

@@ -17,8 +17,8 @@ from plafond.advice.traces import Trace, exceptions
 RECOVERED = 20
 """Steps that a run makes after a failure it got over."""
 
-AROUND = 3000
-"""Bytes before an exception in which other lines say what it is about."""
+AROUND = 400
+"""Bytes before a traceback in which a line may say what it is about."""
 
 ALLOCATIONS = ("device", "library", "bare", "host", "shared_memory", "handle", "refused")
 NAMING = ("missing", "permission", "image", "weights", "disk")
@@ -31,7 +31,7 @@ ENDED = ("killed", "crashed", "segfault")
 RANKS = (ALLOCATIONS, ENDED, ("gave_up", "skipped"), ("warning",))
 """Kinds of memory signs, the most telling first."""
 
-FOLLOWS = ("processes", "stopped", "cache", "missing")
+FOLLOWS = ("processes", "cache", "missing")
 """Kinds of failures that may be what is left of a process that was ended."""
 
 _PYTHON_ENDED = re.compile(
@@ -121,6 +121,14 @@ class Story:
         after = self.log.line(end).start + len(self.log.line(end).text.encode())
         return any(self.log.last(sentence) > after for sentence in _SETTING_UP)
 
+    def lived_on(self, hit: Hit) -> bool:
+        """Whether steps were made after a sign that the process was ended."""
+        before = self.last_step(hit.offset)
+        last = self.steps[-1] if self.steps else None
+        return (
+            last is not None and last.offset > hit.offset and last.done > (before.done + 2 if before else 0)
+        )
+
 
 def story_of(log: Log) -> Story:
     """Look for everything that tells something; of several runs in one log, in the last."""
@@ -147,7 +155,7 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
     """The memory sign that the failure rests on; None when there is none, or the run got over it."""
     if not story.memory:
         return None
-    signs = story.memory
+    signs = [hit for hit in story.memory if hit.kind not in ENDED or not story.lived_on(hit)]
     if other is not None and other.kind not in FOLLOWS and story.exception is not None:
         # who raises an exception was not ended from outside
         signs = [hit for hit in signs if hit.kind not in ENDED or _is_kernels(hit) or hit.line == other.line]
@@ -155,7 +163,7 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
         return None
     last = signs[-1]
     lasted = story.advanced(last.offset, len(story.log) if other is None else other.offset) >= RECOVERED
-    if lasted and (other is not None or last.kind in ("skipped", "warning")):
+    if lasted and (other is not None or last.kind in ("skipped", "warning") or _done_since(story, last)):
         return None
     cluster = [hit for hit in signs if story.advanced(hit.offset, last.offset) < RECOVERED]
     if all(hit.kind == "warning" for hit in cluster) and other is None:
@@ -167,6 +175,13 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
     return None
 
 
+def _done_since(story: Story, hit: Hit) -> bool:
+    place = story.where(hit.offset)
+    return completed(story) and (
+        place is None or place.phase != "preview"
+    )  # previews may be missing all along
+
+
 def _is_kernels(hit: Hit) -> bool:
     return "killed process" in hit.line.text.lower()
 
@@ -175,7 +190,7 @@ def other_failure(story: Story) -> Hit | None:
     """The failure that has nothing to do with memory, when there is one."""
     trace, signs = story.exception, [hit for hit in story.other if hit.kind != "nan"]
     if trace is not None and trace.error is not None:
-        return _named(story, trace.error)
+        return _named(story, trace.start, trace.error)
     nan = next((hit for hit in reversed(story.other) if hit.kind == "nan"), None)
     # outside a traceback a sentence may be a mere note: then the run went on
     after = max(
@@ -188,12 +203,12 @@ def other_failure(story: Story) -> Hit | None:
     return nan
 
 
-def _named(story: Story, error: Line) -> Hit:
-    """What an exception is about, by its own line, else by the lines around it."""
-    near = [hit for hit in story.other if hit.line.start >= error.start - AROUND]
-    same = sorted((hit for hit in near if hit.line.start == error.start), key=lambda hit: _ORDER[hit.kind])
+def _named(story: Story, start: int, error: Line) -> Hit:
+    """What an exception is about, by its own line, else by those of its traceback and its message."""
+    same = [hit for hit in story.other if hit.line.start == error.start]
     if same:
-        return same[0]
+        return min(same, key=lambda hit: _ORDER[hit.kind])
+    near = [hit for hit in story.other if start - AROUND <= hit.offset <= error.start + 4 * AROUND]
     return near[-1] if near else Hit("error", error.start, error)
 
 

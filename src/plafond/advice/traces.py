@@ -25,7 +25,10 @@ _FRAME = re.compile(
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:[Ee]rror|Exception|Interrupt|Exit)(?::|$)")
 _ANY = re.compile(r"(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w*|\w*error)(?::\s|:?$)")
-_LAUNCHER = re.compile(r"(?:\w+\.)*(?:CalledProcessError|ChildFailedError|SystemExit|SubprocessError)\b")
+_LAUNCHER = re.compile(
+    r"(?:\w+\.)*(?:(?:CalledProcessError|ChildFailedError|SystemExit|SubprocessError)\b|"
+    r"\w+: .*(?:failed|exited) with (?:exit |return )?(?:code|status) )"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,15 @@ def _ends(body: str, plain: bool) -> bool:
 
 def frames_before(log: Log, line: Line) -> tuple[tuple[int, str], ...]:
     """The frames right before a line whose head was cut off."""
-    found: list[tuple[int, str]] = []
-    for above in reversed(list(log.lines(max(0, line.start - 20_000), line.start - 1))):
-        if not above.body[:1].isspace() and not _FRAME.match(above.body):
+    above = [(one.start, one.body) for one in log.lines(max(0, line.start - 20_000), line.start - 1)]
+    first = len(above)
+    for index in range(len(above) - 1, -1, -1):
+        body = above[index][1]
+        if _FRAME.match(body):
+            first = index
+        elif not body[:1].isspace() and not (index and _FRAME.match(above[index - 1][1])):
             break
-        found.append((above.start, above.body))
-    return tuple(found[::-1]) if any(_FRAME.match(body) for _, body in found) else ()
+    return tuple(above[first:])
 
 
 def exceptions(log: Log) -> list[Trace]:
