@@ -323,6 +323,8 @@ def _slow(story: Story) -> Diagnosis | None:
 def _not_memory(story: Story, other: Hit) -> Diagnosis:
     place = story.where(other.offset)
     words = other.line.quoted
+    if words.endswith(":"):  # what it says begins on the next line
+        words = story.log.passage(other.line.start, 200).strip()
     return Diagnosis(
         memory=False,
         cause="not_memory",

@@ -10,6 +10,9 @@ from plafond.advice.log import Line, Log
 HEAD = 1_000_000
 """Bytes from the start of a log in which settings and versions are looked for."""
 
+FEWEST = 5
+"""Frames of the shortest video that a shape shows; fewer are a picture's channels."""
+
 _ON = r"['\"]?\s*[:=]\s*['\"]?true\b"
 _OFF = r"['\"]?\s*[:=]\s*['\"]?false\b"
 
@@ -101,8 +104,12 @@ def _number(text: str, pattern: re.Pattern[str]) -> int | None:
 
 def _frames(log: Log, text: str) -> tuple[int | None, Line | None]:
     most, line = 0, None
+    if "is_image_dataset: true" in text and "is_image_dataset: false" not in text:
+        return None, None
     for match in _FRAMES.finditer(text):
         count = max(int(number) for number in re.findall(r"\d+", next(filter(None, match.groups()))))
+        if match[1] is None and count < FEWEST:
+            continue
         if count > most:
             most, line = count, log.line(log.place(match.start()))
     return most or None, line

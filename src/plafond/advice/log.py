@@ -33,6 +33,9 @@ _PREFIX = re.compile(
 )
 """What programs that hand on the output of others put before each of its lines."""
 
+_BAR = re.compile(r".*\d+/\d+ \[[^\]]*(?:it/s|s/it|s/step|examples/s)[^\]]*\](?=\S)")
+"""A progress bar that something else was written behind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -50,9 +53,12 @@ class Line:
 
     @property
     def body(self) -> str:
-        """The text without what a logger, a launcher or a container put before it."""
-        match = _PREFIX.match(self.text)
-        return self.text if match is None else self.text[match.end() :]
+        """The text without what a logger, a launcher, a container or a progress bar put before it."""
+        start = 0
+        for before in (_PREFIX, _BAR):
+            if match := before.match(self.text, start):
+                start = match.end()
+        return self.text[start:]
 
     @property
     def quoted(self) -> str:

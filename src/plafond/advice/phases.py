@@ -52,6 +52,7 @@ ANNOUNCED = {
         "caching caption",
         "encoding captions",
         "encoding prompts",
+        "encoding with t",
         "computing text embed",
         "embedding prompt",
         "text encoder output",
@@ -146,7 +147,7 @@ FRAMES = (
         "load",
         r"in (?:load_model|load_\w*model|from_pretrained|load_state_dict\w*|load_checkpoint\w*|load_file|"
         r"load_target_model|transformer_to|setup_train_device|prepare|prepare_model|prepare_unet\w*|init_\w*models?|"
-        r"move_models|_load_\w+)\b|modelLoader|_ddp_init_helper|init_prepare_models",
+        r"move_models|_load_(?!dll)\w+)\b|modelLoader|_ddp_init_helper|init_prepare_models",
     ),
 )
 """Functions by phase, phases that call others first: a preview encodes text, a training step may encode pictures."""

@@ -192,6 +192,8 @@ def other_failure(story: Story) -> Hit | None:
     if trace is not None and trace.error is not None:
         return _named(story, trace.start, trace.error)
     nan = next((hit for hit in reversed(story.other) if hit.kind == "nan"), None)
+    if nan is not None and story.advanced(nan.offset, len(story.log)) >= RECOVERED:
+        nan = None
     # outside a traceback a sentence may be a mere note: then the run went on
     after = max(
         [story.steps[-1].offset if story.steps else -1]
