@@ -21,7 +21,9 @@ from plafond.advice import regressions, sentences
 from plafond.advice.allocation import read
 from plafond.advice.diagnose import diagnose
 from plafond.advice.diagnosis import Cause, Confidence, Diagnosis
+from plafond.advice.facts import facts
 from plafond.advice.ladder import PHASES
+from plafond.advice.log import Log
 from plafond.advice.phases import PHASES as ALL_PHASES
 from plafond.advice.report import as_json, text
 from plafond.language.speech import speaker
@@ -372,6 +374,33 @@ def test_what_stands_around_a_failure_does_not_matter(name: str) -> None:
     for what, lines in LAUNCHERS.items():
         assert _known(diagnose((log + lines).encode())) == expected, what
     assert _known(diagnose((BEFORE + log).encode())) == expected
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (
+            "  batch size per device / バッチサイズ: 2\nuse 8-bit AdamW optimizer | {}\n",
+            {"batch": 2, "eight_bit": True},
+        ),
+        ("['--train_batch_size', '3', '--optimizer_type', 'adamw8bit']", {"batch": 3, "eight_bit": True}),
+        (
+            "activation_checkpointing = true\nmicro_batch_size_per_gpu = 1",
+            {"checkpointing": True, "batch": 1},
+        ),
+        ('"gradient_checkpointing": "CPU_OFFLOADED",', {"checkpointing": True}),
+        ("FLUX: Gradient checkpointing enabled.", {"checkpointing": True}),
+        ("INFO:musubi_tuner.hv_train_network:preparing accelerator", {"cached_text": True}),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python run.py", {"expandable": True}),
+        ("try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid", {"expandable": None}),
+        ("bucket: (512, 512, 33), count: 8", {"frames": 33}),
+        ("image shape (1024, 1024, 3)", {"frames": None}),
+        ("saving to O:/output/fox.safetensors", {"system": "windows"}),
+    ],
+)
+def test_what_a_log_tells_of_the_job(log: str, expected: dict[str, object]) -> None:
+    found = facts(Log(log.encode()))
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_the_end_of_a_log_is_enough() -> None:

@@ -53,18 +53,23 @@ def facts(log: Log) -> Facts:
     text = log.searched[:HEAD].decode("latin-1")  # one character for each byte
     frames, line = _frames(log, text)
     return Facts(
-        checkpointing=_switch(text, r"gradient_checkpointing", r"--gradient_checkpointing\b"),
+        checkpointing=_switch(
+            text,
+            r"(?:gradient|activation)_checkpointing",
+            r"--gradient_checkpointing\b|gradient checkpointing enabled|"
+            r"_checkpointing['\"]?\s*[:=]\s*['\"](?:on|cpu_off|unsloth)",
+        ),
         batch=_number(text, _BATCH),
         vae_batch=_number(text, _VAE_BATCH),
         cached_text=_switch(
             text,
             r"(?:cache_text_embeddings|cache_text_encoder_outputs\w*)",
-            r"--cache_text_encoder_outputs\b",
+            r"--cache_text_encoder_outputs\b|caching text embed|computing text embed|musubi|hv_train_network",
         ),
         quantized=_switch(text, r"quantize", r"--fp8_base\b|--base_model_precision[ =](?!no)"),
         frames=frames,
         frames_line=line,
-        eight_bit=True if re.search(r"optimizer\w*['\"]?\s*[:=]?\s*['\"]?\w*8bit", text) else None,
+        eight_bit=True if re.search(_EIGHT_BIT, text) else None,
         expandable=True if _EXPANDABLE.search(text) else None,
         system=_system(text),
         versions=tuple((match[1], match[2]) for match in _VERSION.finditer(text)),
@@ -72,8 +77,11 @@ def facts(log: Log) -> Facts:
 
 
 _BATCH = re.compile(
-    r"(?:\btrain_batch_size|(?<![\w])batch_size|micro_batch_size_per_gpu|batch size per device[^:=\n]{0,20}|"
-    r"instantaneous batch size per device)['\"]?\s*[:= ]\s*(\d{1,3})\b"
+    r"(?:\btrain_batch_size|(?<![\w])batch_size|micro_batch_size_per_gpu|batch size per device[^:=\n]{0,60}|"
+    r"instantaneous batch size per device)['\"]?\s*[:=, ]\s*['\"]?(\d{1,3})\b"
+)
+_EIGHT_BIT = re.compile(
+    r"\b\w*(?:adam|lion|prodigy)\w*8bit\b|8-bit adam|optimizer\w*['\"]?\s*[:=]?\s*['\"]?\w*8bit"
 )
 _VAE_BATCH = re.compile(r"vae_(?:cache_)?batch_size['\"]?\s*[:= ]\s*(\d{1,3})\b")
 _FRAMES = re.compile(
