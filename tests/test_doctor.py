@@ -102,6 +102,7 @@ EXPECTED = {
 """Logs of memory problems: phase, cause and first remedy."""
 
 NOT_MEMORY = {
+    "other_after_a_skipped_batch": "configuration",
     "other_attention": "operation",
     "other_caption_encoding": "UTF-8",
     "other_collective_timeout": "reach each other",
@@ -112,6 +113,7 @@ NOT_MEMORY = {
     "other_file_named_like_it": "file or folder",
     "other_kernel_too_large": "operation",
     "other_launcher_ends_the_rest": "RuntimeError",
+    "other_open_files": "RuntimeError",
     "other_rank_shut_down": "configuration",
     "other_rocm_fault": "fault",
     "other_state_dict": "another model",
@@ -241,7 +243,7 @@ ENGLISH = re.compile(r"\b(the|was|were|memory|while|card|steps?|free|of|and|not|
 @pytest.mark.parametrize("name", [*EXPECTED, *NOT_MEMORY, *NO_FAILURE])
 def test_french_is_french(name: str) -> None:
     shown = as_json(diagnose(of(name)), speaker("fr"))
-    if name in ("other_shape", "other_launcher_ends_the_rest"):  # quotes the error
+    if name in ("other_shape", "other_launcher_ends_the_rest", "other_open_files"):  # quotes the error
         return
     for sentence in (shown["summary"], *(advice["why"] for advice in shown["remedies"])):
         plain = re.sub(r"https?://\S+|PYTORCH\S+|/dev/shm|--shm-size", "", sentence)

@@ -17,6 +17,9 @@ from plafond.advice.traces import Trace, exceptions
 RECOVERED = 20
 """Steps that a run makes after a failure it got over."""
 
+STEPS_AFTER = 3
+"""Steps after a failure that was caught, from which on another exception has its own reason."""
+
 AROUND = 400
 """Bytes before a traceback in which a line may say what it is about."""
 
@@ -157,8 +160,7 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
         return None
     signs = [hit for hit in story.memory if hit.kind not in ENDED or not story.lived_on(hit)]
     if other is not None and other.kind not in FOLLOWS and story.exception is not None:
-        # who raises an exception was not ended from outside
-        signs = [hit for hit in signs if hit.kind not in ENDED or _is_kernels(hit) or hit.line == other.line]
+        signs = [hit for hit in signs if hit.line == other.line or not _got_over(story, hit, other)]
     if not signs:
         return None
     last = signs[-1]
@@ -173,6 +175,14 @@ def telling(story: Story, other: Hit | None) -> Hit | None:
         if found:
             return found[-1]
     return None
+
+
+def _got_over(story: Story, hit: Hit, other: Hit) -> bool:
+    """Whether a run that ended with an exception had nothing to do with a sign any more."""
+    if hit.kind in ENDED:  # who raises an exception was not ended from outside
+        return not _is_kernels(hit)
+    made = story.advanced(hit.offset, other.offset)
+    return hit.kind != "warning" and made >= (1 if hit.kind == "skipped" else STEPS_AFTER)
 
 
 def _done_since(story: Story, hit: Hit) -> bool:
