@@ -47,6 +47,8 @@ _SETTING_UP = tuple(
 )
 _ORDER = {sign.kind: place for place, sign in reversed(list(enumerate(OTHER)))}
 
+_STARTS = (b"# running job:", b"start training lora", b"start training dreambooth", b"start finetuning")
+
 _COMPLETED = (
     b" steps done",
     b"training complete",
@@ -135,7 +137,8 @@ class Story:
 
 def story_of(log: Log) -> Story:
     """Look for everything that tells something; of several runs in one log, in the last."""
-    start = max(0, log.last(b"# running job:"))
+    errors = exceptions(log)
+    start = _start(log, errors)
     other = [hit for hit in hits(log, OTHER) if hit.offset >= start]
     named = {hit.line.start for hit in other if hit.kind in NAMING}  # a file's name may say anything
     return Story(
@@ -150,8 +153,16 @@ def story_of(log: Log) -> Story:
             and (hit.kind in SURE or hit.line.start not in named)
         ],
         other=other,
-        errors=[trace for trace in exceptions(log) if trace.start >= start],
+        errors=[trace for trace in errors if trace.start >= start],
     )
+
+
+def _start(log: Log, errors: list[Trace]) -> int:
+    """Where the last of several runs in one log begins."""
+    starts = [0, *(log.last(sentence) for sentence in _STARTS)]
+    newest = max(log.last(sentence) for sentence in _SETTING_UP)
+    ends = [trace.error.start for trace in errors if trace.is_launchers and trace.error]
+    return max(starts + [end + 1 for end in ends if end < newest])
 
 
 def telling(story: Story, other: Hit | None) -> Hit | None:
