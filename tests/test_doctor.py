@@ -20,8 +20,10 @@ from conftest import JobMaker
 from plafond.advice import regressions, sentences
 from plafond.advice.allocation import read
 from plafond.advice.diagnose import diagnose
-from plafond.advice.diagnosis import Cause, Confidence
+from plafond.advice.diagnosis import Cause, Confidence, Diagnosis
+from plafond.advice.facts import facts
 from plafond.advice.ladder import PHASES
+from plafond.advice.log import Log
 from plafond.advice.phases import PHASES as ALL_PHASES
 from plafond.advice.report import as_json, text
 from plafond.language.speech import speaker
@@ -76,6 +78,23 @@ EXPECTED = {
     "preview_aitk_step_250": ("preview", "does_not_fit", "cheaper_preview"),
     "preview_onetrainer_skipped": ("preview", "does_not_fit", "cheaper_preview"),
     "preview_simpletuner_validation": ("preview", "does_not_fit", "cheaper_preview"),
+    "latents_head_cut_off": ("cache_latents", "does_not_fit", "tiled_vae"),
+    "latents_cudnn_algorithm": ("cache_latents", "does_not_fit", "tiled_vae"),
+    "load_commit_limit": ("load", "host_ram", "more_host_ram"),
+    "load_fluxgym": ("load", "does_not_fit", "stream_blocks"),
+    "load_killed_french": ("load", "host_ram", "more_host_ram"),
+    "load_two_processes": ("load", "does_not_fit", "stream_blocks"),
+    "quantize_killed_behind_a_bar": ("quantize", "host_ram", "more_host_ram"),
+    "train_pictures_with_a_third_number": ("train", "does_not_fit", "checkpointing_on"),
+    "train_pin_memory_thread": ("train", "host_ram", "more_host_ram"),
+    "train_beyond_the_card": ("train", "does_not_fit", "checkpointing_on"),
+    "train_bitsandbytes": ("train", "does_not_fit", "checkpointing_on"),
+    "train_inductor_mapping": ("train", "bucket_peak", "checkpointing_on"),
+    "train_mps_buffer": ("train", "does_not_fit", "checkpointing_on"),
+    "train_nccl": ("train", "does_not_fit", "checkpointing_on"),
+    "train_notebook": ("train", "does_not_fit", "checkpointing_on"),
+    "train_spill_sparse": ("train", "spill", "cap_below_spill"),
+    "save_panic": ("save", "host_ram", "more_host_ram"),
     "save_aitk": ("save", "does_not_fit", "expandable_segments"),
     "save_diffsynth": ("save", "does_not_fit", "expandable_segments"),
     "save_diffusionpipe_host": ("save", "host_ram", "more_host_ram"),
@@ -84,6 +103,23 @@ EXPECTED = {
 """Logs of memory problems: phase, cause and first remedy."""
 
 NOT_MEMORY = {
+    "other_after_a_skipped_batch": "configuration",
+    "other_attention": "operation",
+    "other_caption_encoding": "UTF-8",
+    "other_collective_timeout": "reach each other",
+    "other_container_prefix": "number formats",
+    "other_ctrl_c_windows": "stopped",
+    "other_dll_french": "package",
+    "other_disk_full_french": "disk",
+    "other_file_named_like_it": "file or folder",
+    "other_kernel_too_large": "operation",
+    "other_launcher_ends_the_rest": "RuntimeError",
+    "other_open_files": "RuntimeError",
+    "other_rank_shut_down": "configuration",
+    "other_rocm_fault": "fault",
+    "other_second_run": "package",
+    "other_state_dict": "another model",
+    "other_unknown_model": "no model of this name",
     "other_corrupt_image": "picture",
     "other_disk_full": "disk",
     "other_driver": "driver",
@@ -104,7 +140,13 @@ NOT_MEMORY = {
 """Logs of other problems, and a word of what they are called."""
 
 NO_FAILURE = {
+    "fine_after_a_note": "not_memory",
     "fine_completed": "not_memory",
+    "fine_one_nan_loss": "not_memory",
+    "fine_skipped_batches": "not_memory",
+    "unclear_after_a_note": "unclear",
+    "unclear_crash": "unclear",
+    "unclear_launcher_only": "unclear",
     "unclear_log_ends": "unclear",
     "unclear_slower_linux": "unclear",
 }
@@ -203,7 +245,7 @@ ENGLISH = re.compile(r"\b(the|was|were|memory|while|card|steps?|free|of|and|not|
 @pytest.mark.parametrize("name", [*EXPECTED, *NOT_MEMORY, *NO_FAILURE])
 def test_french_is_french(name: str) -> None:
     shown = as_json(diagnose(of(name)), speaker("fr"))
-    if name == "other_shape":  # quotes the error
+    if name in ("other_shape", "other_launcher_ends_the_rest", "other_open_files"):  # quotes the error
         return
     for sentence in (shown["summary"], *(advice["why"] for advice in shown["remedies"])):
         plain = re.sub(r"https?://\S+|PYTORCH\S+|/dev/shm|--shm-size", "", sentence)
@@ -289,6 +331,80 @@ def test_random_cuts_of_logs_are_read_too() -> None:
 def test_notes_are_not_failures(data: bytes) -> None:
     found = diagnose(data)
     assert not found.memory and not found.failed
+
+
+PREFIXES = {
+    "container": lambda line: f"trainer-1  | {line}",
+    "process": lambda line: f"[rank0]: {line}",
+    "output of another": lambda line: f"Training STDERR: {line}",
+    "kept without indent": lambda line: f"[2025-06-01 12:00:00] [INFO] {line.strip(' ')}",
+}
+LAUNCHERS = {
+    "accelerate": """
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/accelerate/commands/launch.py", line 763, in simple_launcher
+    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)
+subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' returned non-zero exit status 1.
+""",
+    "deepspeed": """
+[2025-06-01 12:00:22,499] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 55184
+[2025-06-01 12:00:22,499] [ERROR] [launch.py:325:sigkill_handler] ['/venv/bin/python'] exits with return code = 1
+""",
+}
+BEFORE = """WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. Memory-efficient attention won't be available.
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/xformers/__init__.py", line 57, in _is_triton_available
+    import triton  # noqa
+ModuleNotFoundError: No module named 'triton'
+|   0  NVIDIA GeForce RTX 4090  |  24100MiB / 24564MiB |    100%      Default |
+# tip: if you run out of memory (CUDA out of memory), lower the batch size
+INFO: PYTORCH_CUDA_ALLOC_CONF is not set; set it to expandable_segments:True to avoid OOM
+"""
+"""What logs of any trainer begin with, and what has nothing to do with how a run ends."""
+
+
+def _known(found: Diagnosis) -> tuple[object, ...]:
+    return found.memory, found.cause, found.phase, *(advice.id for advice in found.remedies)
+
+
+@pytest.mark.parametrize(
+    "name", ["other_dtype", "preview_aitk_baseline", "text_aitk_umt5", "train_fragmentation"]
+)
+def test_what_stands_around_a_failure_does_not_matter(name: str) -> None:
+    log = of(name).decode()
+    expected = _known(diagnose(log.encode()))
+    for what, prefix in PREFIXES.items():
+        assert _known(diagnose("\n".join(map(prefix, log.split("\n"))).encode())) == expected, what
+    for what, lines in LAUNCHERS.items():
+        assert _known(diagnose((log + lines).encode())) == expected, what
+    assert _known(diagnose((BEFORE + log).encode())) == expected
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (
+            "  batch size per device / バッチサイズ: 2\nuse 8-bit AdamW optimizer | {}\n",
+            {"batch": 2, "eight_bit": True},
+        ),
+        ("['--train_batch_size', '3', '--optimizer_type', 'adamw8bit']", {"batch": 3, "eight_bit": True}),
+        (
+            "activation_checkpointing = true\nmicro_batch_size_per_gpu = 1",
+            {"checkpointing": True, "batch": 1},
+        ),
+        ('"gradient_checkpointing": "CPU_OFFLOADED",', {"checkpointing": True}),
+        ("FLUX: Gradient checkpointing enabled.", {"checkpointing": True}),
+        ("INFO:musubi_tuner.hv_train_network:preparing accelerator", {"cached_text": True}),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python run.py", {"expandable": True}),
+        ("try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid", {"expandable": None}),
+        ("bucket: (512, 512, 33), count: 8", {"frames": 33}),
+        ("image shape (1024, 1024, 3)", {"frames": None}),
+        ("saving to O:/output/fox.safetensors", {"system": "windows"}),
+    ],
+)
+def test_what_a_log_tells_of_the_job(log: str, expected: dict[str, object]) -> None:
+    found = facts(Log(log.encode()))
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_the_end_of_a_log_is_enough() -> None:

@@ -18,6 +18,7 @@ from plafond.advice.regressions import Release, known
 from plafond.advice.sentences import (
     BUCKET_PEAK,
     CHECKPOINTING_OFF,
+    CRASHED,
     DOES_NOT_FIT,
     EMPTY,
     ENDS,
@@ -25,7 +26,9 @@ from plafond.advice.sentences import (
     FIRST_STEPS,
     FRAGMENTATION,
     GAVE_UP,
+    GOT_OVER,
     HOST,
+    LAUNCHER,
     LIBRARY,
     MISSING_CACHE,
     NO_SENSE,
@@ -86,10 +89,13 @@ def _memory(story: Story, hit: Hit, other: Hit | None) -> Diagnosis:
         phase = "train"
     if hit.kind == "refused":
         return _refused(hit)
+    if hit.kind == "segfault":
+        crashed = Said(CRASHED, {"when": Said(WHEN[phase])})
+        return replace(_unclear(phase, crashed, [hit.line]), failed=True)
     evidence = [hit.line, *([place.line] if place else [])]
     if other is not None and other.offset > hit.offset and other.line.start != hit.line.start:
         evidence.append(other.line)
-    if hit.kind in ("host", "shared_memory", "killed", "crashed", "segfault"):
+    if hit.kind in ("host", "shared_memory", "killed", "crashed"):
         found = _host(story, hit, phase, hit.kind, Allocation())
     elif hit.kind == "bare":
         found = _bare(story, hit, phase)
@@ -117,7 +123,8 @@ def _device(story: Story, hit: Hit, phase: str | None) -> Diagnosis:
         return _found(story, "other_process", phase, sure, said, figures)
     if figures.requested is not None and free >= max(2 * requested, GIB):
         return _host(story, hit, phase, "commit", figures)
-    if figures.requested is not None and idle >= max(requested, GIB // 2, total // 20):
+    beyond = total and (figures.allocated or 0) > total  # Windows lends main memory
+    if figures.requested is not None and not beyond and idle >= max(requested, GIB // 2, total // 20):
         said = Said(FRAGMENTATION, {"idle": Size(idle), "requested": Size(requested), "when": when})
         sure = "high" if idle >= 2 * requested else "medium"
         return _released(story, _found(story, "fragmentation", phase, sure, said, figures), when)
@@ -187,7 +194,6 @@ def _host(story: Story, hit: Hit, phase: str | None, kind: str, figures: Allocat
         "killed": "high" if story.log.last(b"out of memory: killed process") >= 0 else "medium",
         "commit": "medium" if windows else "low",
         "crashed": "medium",
-        "segfault": "low",
     }
     found = _found(story, "host_ram", phase, sure[kind], Said(HOST[kind], values), figures, kind=kind)
     known_release = known(story.log, story.facts, phase, host=True)
@@ -317,6 +323,8 @@ def _slow(story: Story) -> Diagnosis | None:
 def _not_memory(story: Story, other: Hit) -> Diagnosis:
     place = story.where(other.offset)
     words = other.line.quoted
+    if words.endswith(":"):  # what it says begins on the next line
+        words = story.log.passage(other.line.start, 200).strip()
     return Diagnosis(
         memory=False,
         cause="not_memory",
@@ -334,24 +342,35 @@ def _nothing(story: Story) -> Diagnosis:
     place = story.where(len(story.log) - 1)
     phase = None if place is None else place.phase
     if completed(story):
-        summary = Said(NOTHING_FAILED)
+        summary = [Said(NOTHING_FAILED)]
+        kinds = {hit.kind for hit in story.memory} - {"warning"}
+        if kinds:
+            summary.append(Said(SKIPPED if "skipped" in kinds else GOT_OVER))
         return Diagnosis(
             memory=False,
             cause="not_memory",
             phase=None,
             confidence="high",
-            summary=(summary,),
+            summary=tuple(summary),
             evidence=tuple(tail),
             failed=False,
         )
-    said = Said(NO_SENSE) if phase is None else Said(ENDS, {"when": Said(WHEN[phase])})
+    launcher = next(
+        (trace.error for trace in reversed(story.errors) if trace.is_launchers and trace.error), None
+    )
+    if launcher is not None:
+        return replace(_unclear(phase, Said(LAUNCHER), [launcher]), failed=True)
+    return _unclear(phase, Said(NO_SENSE) if phase is None else Said(ENDS, {"when": Said(WHEN[phase])}), tail)
+
+
+def _unclear(phase: str | None, said: Said, evidence: list[Line]) -> Diagnosis:
     return Diagnosis(
         memory=False,
         cause="unclear",
         phase=phase,
         confidence="low",
         summary=(said,),
-        evidence=tuple(tail),
+        evidence=tuple(evidence),
         failed=False,
     )
 

@@ -10,6 +10,9 @@ from plafond.advice.log import Line, Log
 HEAD = 1_000_000
 """Bytes from the start of a log in which settings and versions are looked for."""
 
+FEWEST = 5
+"""Frames of the shortest video that a shape shows; fewer are a picture's channels."""
+
 _ON = r"['\"]?\s*[:=]\s*['\"]?true\b"
 _OFF = r"['\"]?\s*[:=]\s*['\"]?false\b"
 
@@ -27,6 +30,7 @@ class Facts:
         frames: the most frames of a sample; above 1 it is video.
         frames_line: where that stands.
         eight_bit: the optimizer keeps bytes.
+        expandable: the allocator's segments grow already, or cannot on this system.
         system: ``windows``, ``wsl`` or ``linux``.
         versions: releases by package.
     """
@@ -39,6 +43,7 @@ class Facts:
     frames: int | None = None
     frames_line: Line | None = None
     eight_bit: bool | None = None
+    expandable: bool | None = None
     system: str | None = None
     versions: tuple[tuple[str, str], ...] = ()
 
@@ -48,31 +53,44 @@ def facts(log: Log) -> Facts:
     text = log.searched[:HEAD].decode("latin-1")  # one character for each byte
     frames, line = _frames(log, text)
     return Facts(
-        checkpointing=_switch(text, r"gradient_checkpointing", r"--gradient_checkpointing\b"),
+        checkpointing=_switch(
+            text,
+            r"(?:gradient|activation)_checkpointing",
+            r"--gradient_checkpointing\b|gradient checkpointing enabled|"
+            r"_checkpointing['\"]?\s*[:=]\s*['\"](?:on|cpu_off|unsloth)",
+        ),
         batch=_number(text, _BATCH),
         vae_batch=_number(text, _VAE_BATCH),
         cached_text=_switch(
             text,
             r"(?:cache_text_embeddings|cache_text_encoder_outputs\w*)",
-            r"--cache_text_encoder_outputs\b",
+            r"--cache_text_encoder_outputs\b|caching text embed|computing text embed|musubi|hv_train_network",
         ),
         quantized=_switch(text, r"quantize", r"--fp8_base\b|--base_model_precision[ =](?!no)"),
         frames=frames,
         frames_line=line,
-        eight_bit=True if re.search(r"optimizer\w*['\"]?\s*[:=]?\s*['\"]?\w*8bit", text) else None,
+        eight_bit=True if re.search(_EIGHT_BIT, text) else None,
+        expandable=True if _EXPANDABLE.search(text) else None,
         system=_system(text),
         versions=tuple((match[1], match[2]) for match in _VERSION.finditer(text)),
     )
 
 
 _BATCH = re.compile(
-    r"(?:\btrain_batch_size|(?<![\w])batch_size|micro_batch_size_per_gpu|batch size per device[^:=\n]{0,20}|"
-    r"instantaneous batch size per device)['\"]?\s*[:= ]\s*(\d{1,3})\b"
+    r"(?:\btrain_batch_size|(?<![\w])batch_size|micro_batch_size_per_gpu|batch size per device[^:=\n]{0,60}|"
+    r"instantaneous batch size per device)['\"]?\s*[:=, ]\s*['\"]?(\d{1,3})\b"
+)
+_EIGHT_BIT = re.compile(
+    r"\b\w*(?:adam|lion|prodigy)\w*8bit\b|8-bit adam|optimizer\w*['\"]?\s*[:=]?\s*['\"]?\w*8bit"
 )
 _VAE_BATCH = re.compile(r"vae_(?:cache_)?batch_size['\"]?\s*[:= ]\s*(\d{1,3})\b")
 _FRAMES = re.compile(
     r"(?:num_frames|target_frames|frame_buckets|video_length|max_frames)['\"]?\s*[:= ]\s*\[?((?:\d{1,4}[, ]*)+)"
     r"|\(\d{2,4}, \d{2,4}, (\d{1,4})\)|\b\d{2,4}x\d{2,4}x(\d{1,4})f?\b|\b(\d{2,4})[ -]frames?\b"
+)
+_EXPANDABLE = re.compile(
+    r"(?<!setting )(?<!set )(?<!try )pytorch_(?:cuda_|hip_)?alloc_conf['\"]?\s*[:=]\s*['\"]?[\w:,]*"
+    r"expandable_segments:true|expandable_segments not supported|expandable_segments: memory mapping"
 )
 _VERSION = re.compile(
     r"\b(torch|pytorch|diffusers|bitsandbytes|onetrainer|sd-scripts|musubi-tuner|simpletuner|ai-toolkit)"
@@ -94,8 +112,12 @@ def _number(text: str, pattern: re.Pattern[str]) -> int | None:
 
 def _frames(log: Log, text: str) -> tuple[int | None, Line | None]:
     most, line = 0, None
+    if "is_image_dataset: true" in text and "is_image_dataset: false" not in text:
+        return None, None
     for match in _FRAMES.finditer(text):
         count = max(int(number) for number in re.findall(r"\d+", next(filter(None, match.groups()))))
+        if match[1] is None and count < FEWEST:
+            continue
         if count > most:
             most, line = count, log.line(log.place(match.start()))
     return most or None, line
@@ -104,7 +126,7 @@ def _frames(log: Log, text: str) -> tuple[int | None, Line | None]:
 def _system(text: str) -> str | None:
     if re.search(r"\bwsl2?\b|/mnt/[a-z]/", text):
         return "wsl"
-    if re.search(r"\b[a-z]:\\|\bwindows\b|\bwin32\b|3221225477", text):
+    if re.search(r"\b[a-z]:[\\/](?!/)|\bwindows\b|\bwin32\b|3221225477", text):
         return "windows"
     return "linux" if re.search(r"(?<![\w.:/-])/[\w.-]+/|\blinux\b", text) else None
 

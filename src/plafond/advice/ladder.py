@@ -100,6 +100,8 @@ def _done(name: str, phase: str | None, facts: Facts) -> bool:
         case "cache_text_unload_te":
             # a cached encoder is still loaded where captions are encoded in the same run
             return facts.cached_text is True and phase == "train"
+        case "expandable_segments":
+            return facts.expandable is True
         case "eight_bit_optimizer":
             return facts.eight_bit is True
     return False

@@ -24,6 +24,18 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _FRAME = re.compile(r"[│║┃]|[ \t\n]+")
 
+_CLOCK = r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,-]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+_PREFIX = re.compile(
+    rf"(?: {{0,2}}(?:\[[^\]\n]{{1,60}}\]:?|\(\w+ pid=\d+[^)\n]*\)|{_LEVEL}:[\w.]+:|{_CLOCK}(?=\s)|{_LEVEL}:?(?=\s)|"
+    r"(?:rank|default) ?\d+:|[\w.-]+ +\||(?:\w+ )?(?:STDERR|STDOUT|SUBPROCESS|TRAINER|stderr|stdout)(?: [FP]\b|:))"
+    r"[ \t]?)+"
+)
+"""What programs that hand on the output of others put before each of its lines."""
+
+_BAR = re.compile(r".*\d+/\d+ \[[^\]]*(?:it/s|s/it|s/step|examples/s)[^\]]*\](?=\S)")
+"""A progress bar that something else was written behind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -38,6 +50,15 @@ class Line:
     number: int
     start: int
     text: str
+
+    @property
+    def body(self) -> str:
+        """The text without what a logger, a launcher, a container or a progress bar put before it."""
+        start = 0
+        for before in (_PREFIX, _BAR):
+            if match := before.match(self.text, start):
+                start = match.end()
+        return self.text[start:]
 
     @property
     def quoted(self) -> str:
@@ -64,9 +85,10 @@ class Log:
     def _sift(self) -> bytes:
         """Set the states of the training bar apart, of which a long run has a million, and lower the rest's case."""
         kept, self._begins, self._origins = [], [], []
+        names = tuple(name.strip() + b":" for name in _JOB.findall(self.data))
         offset = length = 0
         for text in self._flat.split(b"\n"):
-            if (b"s/it" in text or b"it/s" in text) and _is_training(text):
+            if (b"s/it" in text or b"it/s" in text) and _is_training(text, names):
                 self.bars.append((offset, text))
                 drop = text[-8:].rstrip().endswith(b"]") and b"nan" not in text
             else:
@@ -108,6 +130,13 @@ class Log:
         end = min(len(self._flat), offset + REACH) if end < 0 else end
         return Line(self.number(offset), start, _clean(self._flat[start:end]))
 
+    def lines(self, start: int, end: int) -> Iterator[Line]:
+        """The lines that begin between two places; a first one that is cut counts too."""
+        offset = start
+        for raw in self._flat[start:end].split(b"\n"):
+            yield Line(self.number(offset), offset, _clean(raw[:REACH]))
+            offset += len(raw) + 1
+
     def find(self, needle: bytes) -> Iterator[int]:
         """Offsets of a lower-case needle, at most one of each line."""
         found = self.searched.find(needle)
@@ -148,11 +177,17 @@ class Log:
         return found[::-1]
 
 
-def _is_training(bar: bytes) -> bool:
-    """Whether a progress bar is that of the training loop, and not one of many others."""
+_JOB = re.compile(rb"# Running job: (.+)")
+
+
+def _is_training(bar: bytes, names: tuple[bytes, ...]) -> bool:
+    """Whether a progress bar is that of the training loop, maybe named after its job, and not one of many others."""
     if b"loss" in bar or b"lr:" in bar or b"lr=" in bar:
         return True
-    return bar[:12].lower().lstrip().startswith((b"steps:", b"step:", b"training", b"epoch"))
+    if names and bar.lstrip().startswith(names):
+        return True
+    begin = bar[:14].lower().lstrip()
+    return begin.startswith((b"steps:", b"step:", b"training", b"epoch")) and b" std" not in begin
 
 
 def _clean(data: bytes) -> str:

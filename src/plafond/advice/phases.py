@@ -7,14 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plafond.advice.log import Line, Log
+from plafond.advice.traces import HEAD, frames_before, tag_of, traceback, tracebacks
 from plafond.language.speech import catalogue, languages
 from plafond.training.places import BY_PHASE
 
 PHASES = ("load", "quantize", "encode_text", "cache_latents", "train", "preview", "save")
 
-BEFORE = 30_000
-AFTER = 30_000
-"""Bytes around a message in which its traceback stands: some trainers print the message first."""
+BEFORE = 100_000
+"""Bytes before a message in which its traceback begins."""
+
+AFTER_ERROR = 500
+"""Bytes after an exception's name in which its message still goes on."""
+
+NEAREST = 6
+"""Tracebacks before a message that may be its own: several processes print at once."""
 
 ANNOUNCED = {
     "load": (
@@ -35,7 +41,16 @@ ANNOUNCED = {
         "loading state dict",
         "load diffusers pretrained models",
         "building model",
+        "building flux",
+        "building u-net",
+        "building t5",
+        "building autoencoder",
+        "load flux",
+        "load vae",
+        "files:   0%|",
+        "prepare optimizer, data loader",
         "moving transformer to",
+        "moving the transformer to",
         "prepare model",
     ),
     "quantize": ("quantizing", "quantising", "fp8 optimiz", "converting weights to fp8", "quantize_via"),
@@ -45,6 +60,13 @@ ANNOUNCED = {
         "caching caption",
         "encoding captions",
         "encoding prompts",
+        "encoding with t",
+        "encoding with clip",
+        "encoding with llm",
+        "encoding with vlm",
+        "encoding with qwen",
+        "move text encoders to gpu",
+        "computing null embed",
         "computing text embed",
         "embedding prompt",
         "text encoder output",
@@ -57,6 +79,8 @@ ANNOUNCED = {
         "cache latents",
         "cache_latents.py",
         "encoding latents",
+        "encoding dataset [",
+        "computing vae latents",
         "(vaecache)",
         "vae cache",
         "caching: ",
@@ -83,6 +107,7 @@ ANNOUNCED = {
         "generating image",
         "generating preview",
         "sampling prompts",
+        "sampling:   0%|",
         "running validation",
         "validation prompt",
         "error during sampling",
@@ -91,6 +116,7 @@ ANNOUNCED = {
     ),
     "save": (
         "saving at step",
+        "creating backup",
         "saving checkpoint",
         "saving model",
         "saving state",
@@ -126,25 +152,25 @@ FRAMES = (
     (
         "cache_latents",
         r"in (?:cache_latents\w*|cache_batch_latents\w*|encode_images\w*|_encode_images_in_batch|encode_datasets|"
-        r"vae_encode|process_buckets|_cache_latents)\b|caching/vae|cache_latents\.py|vae\.encode\(",
+        r"vae_encode|encode_by_vae|process_buckets|_cache_latents)\b|caching[\\/]vae|cache_latents\.py|vae\.encode\(|"
+        r"EncodeVAE",
     ),
     (
         "encode_text",
         r"in (?:cache_text\w*|encode_prompts?|encode_text\w*|_encode_prompt\w*|get_text_embeds?|"
-        r"compute_embeddings\w*|cache_caption\w*|_get_t5_prompt_embeds)\b|caching/text_embeds|"
-        r"cache_text_encoder_outputs",
+        r"compute_embeddings\w*|cache_caption\w*|_get_t5_prompt_embeds)\b|caching[\\/]text_embeds|"
+        r"cache_text_encoder_outputs|Encode\w+Text\.py|modeling_\w+\.py\", line \d+, in forward",
     ),
     (
         "load",
         r"in (?:load_model|load_\w*model|from_pretrained|load_state_dict\w*|load_checkpoint\w*|load_file|"
-        r"load_target_model|transformer_to|setup_train_device|prepare|prepare_model|_load_\w+)\b|modelLoader",
+        r"load_target_model|transformer_to|setup_train_device|prepare|prepare_model|prepare_unet\w*|init_\w*models?|"
+        r"move_models|_load_(?!dll)\w+)\b|modelLoader|_ddp_init_helper|init_prepare_models",
     ),
 )
 """Functions by phase, phases that call others first: a preview encodes text, a training step may encode pictures."""
 
 _FRAME_SIGNS = tuple((phase, re.compile(pattern)) for phase, pattern in FRAMES)
-_TRACE_LINE = re.compile(r"File \"|❱|│|in <module>|^\s+\w|^\s*\[?rank\d")
-
 _VALUE = re.compile(r"\\\{\w+\\\}")
 
 
@@ -192,47 +218,28 @@ def where(log: Log, offset: int, trained: int | None) -> Where | None:
 
 
 def _by_frame(log: Log, offset: int) -> Where | None:
-    start, end = _trace(log, offset)
-    if start < 0:
-        return None
-    text = log.around(start, 0, end - start)
+    frames = _trace(log, log.line(offset))
     for phase, pattern in _FRAME_SIGNS:
-        found = list(pattern.finditer(text))
-        if found:
-            place = max(0, log.part(start, end).find(found[-1][0].lower().encode()))
-            return Where(phase, log.line(start + place), True)
+        for start, text in reversed(frames):
+            if pattern.search(text):
+                return Where(phase, log.line(start), True)
     return None
 
 
-def _trace(log: Log, offset: int) -> tuple[int, int]:
-    """The traceback that ends in the message, or that follows it at once."""
-    head = b"traceback (most recent call last)"
-    line = log.line(offset)
-    begin = max(0, offset - BEFORE)
-    before = log.part(begin, offset).rfind(head)
-    if before >= 0 and _unbroken(log, begin + before, line.start):
-        return begin + before, offset
-    after = log.part(offset, offset + 3000).find(head)
-    if after < 0:
-        return -1, -1
-    rest = log.part(offset + after, offset + after + AFTER)
-    again = rest.find(line.text.strip().lower().encode()[-60:])
-    return offset + after, offset + after + (again if again >= 0 else len(rest))
-
-
-def _unbroken(log: Log, start: int, end: int) -> bool:
-    """Whether everything from a traceback's head to its message belongs to it: frames are indented or framed."""
-    for raw in log.part(start, end).split(b"\n")[1:-1]:
-        text = raw.lstrip(b"\x1b[0123456789;m")
-        if (
-            text
-            and not text.startswith(
-                (b" ", b"\t", b"file ", "│".encode(), "╭".encode(), "❱".encode(), b"rank", b"traceback")
-            )
-            and not re.match(rb"\[?rank\d|\d{4}-\d\d|\S*:\s+(?:file|traceback|\s)", text)
-        ):
-            return False
-    return True
+def _trace(log: Log, line: Line) -> tuple[tuple[int, str], ...]:
+    """The frames of the traceback that ends in a message, or that follows it at once."""
+    tag = tag_of(line.text)
+    for trace in tracebacks(log, line.start, NEAREST):
+        if trace.tag != tag or line.start - trace.start > BEFORE:
+            continue
+        if trace.error is None or line.start <= trace.error.start + AFTER_ERROR:
+            return tuple(frame for frame in trace.lines if frame[0] < line.start)
+        break
+    cut = frames_before(log, line)
+    if cut:
+        return cut
+    after = log.part(line.start, line.start + 3000).find(HEAD)
+    return () if after < 0 else traceback(log, line.start + after).lines
 
 
 def _announced(log: Log, offset: int, trained: int | None) -> Where | None:

@@ -12,7 +12,7 @@ _BAR = re.compile(
     rb"(\d+)/(\d+)\s*\[(?:(\d+) days?, )?([\d:]+)<[^,\]]*,\s*([\d.]+)\s*(s/it|it/s|s/step|steps?/s)"
 )
 _STEP_LINE = re.compile(rb"step (\d+)/(\d+)\s[^\n\r]*loss")
-_DEEPSPEED = re.compile(rb"steps?: (\d+) loss: [\d.e-]+ iter time \(s\): ([\d.]+)")
+_DEEPSPEED = re.compile(rb"steps?: (\d+) loss: (?:nan|[\d.e+-]+) iter time \(s\): ([\d.]+)")
 
 MOST = 50_000
 """States of a bar that are read; of more, every second, third and so on."""
@@ -36,12 +36,14 @@ class Step:
         done: steps done.
         total: steps to do.
         seconds: seconds per step since the state before.
+        made: steps since then.
     """
 
     offset: int
     done: int
     total: int
     seconds: float
+    made: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,11 @@ def steps(log: Log) -> list[Step]:
             seconds = measured if measured >= 1 else seconds
         elif previous and done == previous[0] and found:
             continue
+        # a run that was resumed did not make all steps that its first state shows
+        whole = previous is not None or elapsed > done * seconds / 2 >= 1
+        made = done - (previous[0] if previous else 0) if whole else 1
         previous = done, elapsed
-        found.append(Step(offset, done, total, seconds))
+        found.append(Step(offset, done, total, seconds, max(1, made)))
     for match in _DEEPSPEED.finditer(log.searched):
         found.append(Step(log.place(match.start()), int(match[1]), 0, float(match[2])))
     if not found:
@@ -99,15 +104,16 @@ def _elapsed(days: bytes | None, clock: bytes) -> float:
 
 def slowdown(found: list[Step]) -> Slowdown | None:
     """The place from which steps take `SPILL` times as long, to the end of the last run; None without one."""
-    run = [step for step in _last_run(found) if step.seconds > 0][1:]  # the first step warms up
-    if len(run) < 2 * FEWEST:
-        return None
-    stride = -(-len(run) // POINTS)
+    run = [step for step in _last_run(found) if step.seconds > 0]
+    run = run[1:] if run and run[0].made == 1 else run  # the first step warms up
+    stride = -(-len(run) // POINTS) or 1
     groups = [run[index : index + stride] for index in range(0, len(run), stride)]
     speeds = [median(step.seconds for step in group) for group in groups]
+    made = [sum(step.made for step in group) for group in groups]
     best: Slowdown | None = None
-    fewest = max(1, -(-FEWEST // stride))
-    for index in range(fewest, len(groups) - fewest + 1):
+    for index in range(1, len(groups) - 1):
+        if min(sum(made[:index]), sum(made[index:])) < FEWEST:
+            continue
         fast, slow = median(speeds[:index]), median(speeds[index:])
         # "stays": a small bucket may be quick now and then, but not every other step
         stays = sorted(speeds[index:])[len(speeds[index:]) // 5]

@@ -51,7 +51,6 @@ HOST = {
     "crashed": N_(
         "Windows ended the process {when} (access violation): most often main memory or the page file ran out."
     ),
-    "segfault": N_("The process crashed {when} without a message; running out of main memory is one reason."),
     "shared_memory": N_("The data loader's workers ran out of shared memory (/dev/shm) {when}."),
 }
 SPILL = N_(
@@ -68,6 +67,7 @@ MISSING_CACHE = N_("The missing cache file is only what follows: encoding ran ou
 FIGURES = N_("The request was {requested}; {free} of {total} were free.")
 GAVE_UP = N_("The trainer skipped batches that did not fit, then stopped; each skipped batch is lost.")
 SKIPPED = N_("The trainer skips batches that do not fit: they are lost, and training goes on without them.")
+GOT_OVER = N_("Memory ran out on the way, and the run got over it.")
 CHECKPOINTING_OFF = N_("Gradient checkpointing is off, which takes the most memory of all settings.")
 
 NOT_MEMORY = {
@@ -75,8 +75,13 @@ NOT_MEMORY = {
     "access": N_(
         "Not a memory problem: the model is gated or private; accept its terms and log in to Hugging Face."
     ),
+    "name": N_("Not a memory problem: there is no model of this name on Hugging Face, or it is private."),
     "network": N_("Not a memory problem: a download failed."),
     "driver": N_("Not a memory problem: the driver, CUDA and PyTorch do not go together on this machine."),
+    "unsupported": N_(
+        "Not a memory problem: an operation is not there for this GPU, number format or installation; choose another"
+        " kind of attention, do not compile, or install the matching package."
+    ),
     "device_fault": N_(
         "Not a memory problem: the GPU reported a fault, from a bug, a driver or unstable hardware."
     ),
@@ -85,8 +90,12 @@ NOT_MEMORY = {
     "nan": N_(
         "Not a memory problem: the loss is no longer a number; look at the learning rate and number format."
     ),
-    "image": N_("Not a memory problem: a picture of the data set is damaged."),
+    "image": N_("Not a memory problem: a picture or video of the data set is damaged."),
     "weights": N_("Not a memory problem: a file of weights is damaged or incomplete; download it again."),
+    "other_weights": N_("Not a memory problem: the weights in a file are those of another model or form."),
+    "encoding": N_(
+        "Not a memory problem: a text file, such as a caption or the configuration, is not in UTF-8."
+    ),
     "cache": N_(
         "Not a memory problem: a file is missing in the cache; delete the cache and let it be made again."
     ),
@@ -96,7 +105,11 @@ NOT_MEMORY = {
     "config": N_("Not a memory problem: the configuration cannot be used as written."),
     "install": N_("Not a memory problem: a Python package is missing or does not fit the others."),
     "database": N_("Not a memory problem: the user interface's database was locked."),
-    "stopped": N_("Not a memory problem: the run was stopped by its user."),
+    "processes": N_(
+        "Not a memory problem by what the log shows: the processes of the run could not reach each other; look at what"
+        " each of them said before."
+    ),
+    "stopped": N_("Not a memory problem: the run was stopped by its user or from outside."),
     "error": N_("Not a memory problem by what the log shows: the run ended with {error}."),
 }
 
@@ -109,6 +122,14 @@ EMPTY = N_("The log is empty.")
 ENDS = N_(
     "The log ends {when} without an error. If the process is gone, see its exit status and the system's log: a process"
     " that the system ended leaves no message."
+)
+LAUNCHER = N_(
+    "The log only says that a program it started failed; the reason stands in what that program printed, which is not"
+    " here."
+)
+CRASHED = N_(
+    "The process crashed {when} without a message. A library or driver that does not fit is the usual reason; main"
+    " memory that runs out is a rarer one."
 )
 NO_SENSE = N_("The log has no failure that is known here, and no sign that the run was completed.")
 
