@@ -41,7 +41,7 @@ class Terminal:
     """
 
     def __init__(self, stream: TextIO, log: TextIO | None = None, speak: Speak = str):
-        self._log, self._speak = log, speak
+        self._log, self.speak = log, speak
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
         self.live = self.console.is_terminal
         self.progress = Progress(
@@ -72,7 +72,7 @@ class Terminal:
     def note(self, text: str | Said) -> None:
         """Print one line."""
         self._keep(str(text))
-        self.console.print(self._speak(text), markup=False)
+        self.console.print(self.speak(text), markup=False)
 
     def _keep(self, text: str) -> None:
         if self._log is not None:
@@ -83,13 +83,13 @@ class Terminal:
         """Print one warning."""
         warning = Said(WARNING, {"text": text})
         self._keep(str(warning))
-        line, said = self._speak(warning), self._speak(text)
+        line, said = self.speak(warning), self.speak(text)
         self.console.print(Text(line.removesuffix(said), "yellow"), Text(said), sep="")
 
     @contextmanager
     def doing(self, title: str | Said) -> Iterator[None]:
         """Show that something without steps is going on inside the ``with`` block."""
-        task = self.progress.add_task(self._speak(title), total=None, note="")
+        task = self.progress.add_task(self.speak(title), total=None, note="")
         if self.live:
             self._keep(str(title))
         else:
@@ -114,10 +114,10 @@ class Terminal:
                     self.progress.remove_task(task.pop())
             elif self.live and time.monotonic() - started > PATIENCE:
                 if not task:
-                    task.append(self.progress.add_task(self._speak(title), total=total, note=""))
+                    task.append(self.progress.add_task(self.speak(title), total=total, note=""))
                 left = (time.monotonic() - started) / max(done, 1) * (total - done)
                 values: dict[str, Value] = {"done": done, "total": total, "time": _duration(left)}
-                note = self._speak(Said(LEFT, values)) if done else f"{done}/{total}"
+                note = self.speak(Said(LEFT, values)) if done else f"{done}/{total}"
                 self.progress.update(task[0], completed=done, note=note)
             elif not self.live and self._due():
                 self.note(Said(DONE, {"title": title, "done": done, "total": total}))
@@ -126,7 +126,7 @@ class Terminal:
 
     def training(self, start: int, total: int, every: int) -> Callable[[int, float], None]:
         """A hook ``(step, loss)`` that shows the training's progress; in a pipe at least after `every` steps."""
-        task = self.progress.add_task(self._speak(TRAINING), total=total, completed=start, note="")
+        task = self.progress.add_task(self.speak(TRAINING), total=total, completed=start, note="")
         self._times.append(time.monotonic())
 
         def show(step: int, loss: float) -> None:
@@ -144,7 +144,7 @@ class Terminal:
             }
             note = Said(STEP, values)
             if self.live:
-                self.progress.update(task, completed=step, note=self._speak(note))
+                self.progress.update(task, completed=step, note=self.speak(note))
             line = Said(STEP_LINE, {"note": note})
             if not self.live and (step % every == 0 or self._due() or step == total):
                 self.note(line)

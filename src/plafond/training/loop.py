@@ -414,6 +414,5 @@ class Run:
 
     def _result(self, note: Said | None, files: tuple[Path, ...] = ()) -> Result:
         notes = (*([note] if note else ()), *self.prepared.problems)
-        return result_of(
-            self.folder, self.process, self.progress.step, files or tuple(self.folder.finals()), notes
-        )
+        files = files or tuple(self.folder.finals())
+        return result_of(self.folder, self.process, self.progress.step, files, notes, self.terminal.speak)

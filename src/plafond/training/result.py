@@ -11,7 +11,7 @@ import torch
 
 from plafond import __version__
 from plafond.job.schema import Job, ProcessConfig
-from plafond.language.said import Said
+from plafond.language.said import N_, Said, Speak
 from plafond.report.loss_plot import loss_plot
 from plafond.report.sheet import contact_sheet
 from plafond.training.run_folder import RunFolder, write_atomically
@@ -51,11 +51,12 @@ def result_of(
     steps: int,
     files: tuple[Path, ...],
     notes: Sequence[str | Said],
+    speak: Speak,
 ) -> Result:
-    """The result of a run after so many steps; draws its loss curve and its sheet of previews."""
+    """The result of a run after so many steps; draws its loss curve and its sheet of previews, and words them."""
     metrics = folder.read_metrics()
     plot = folder.path / "loss.png"
-    loss_plot(plot, metrics, folder.name)
+    loss_plot(plot, metrics, folder.name, speak)
     losses = [row["loss"] for row in metrics if row.get("applied")][-LAST:]
     return Result(
         name=folder.name,
@@ -63,20 +64,25 @@ def result_of(
         steps=steps,
         files=files,
         loss=sum(losses) / len(losses) if losses else None,
-        sheet=_sheet(folder, process),
+        sheet=_sheet(folder, process, speak),
         plot=plot,
         notes=tuple(notes),
     )
 
 
-def _sheet(folder: RunFolder, process: ProcessConfig) -> Path | None:
+def _sheet(folder: RunFolder, process: ProcessConfig, speak: Speak) -> Path | None:
     shown = folder.previews()
     items = process.sample.samples
     if not shown or not items:
         return None
     first, last = min(shown), max(shown)
-    titles = {first: "before" if first == 0 else f"after {first} steps", last: f"after {last} steps"}
-    columns = [(title, [shown[step].get(row) for row in range(len(items))]) for step, title in titles.items()]
+    titles = {
+        step: Said(N_("after {steps} steps"), {"steps": step}) if step else Said(N_("before"))
+        for step in (first, last)
+    }
+    columns = [
+        (speak(title), [shown[step].get(row) for row in range(len(items))]) for step, title in titles.items()
+    ]
     target = folder.path / "before-after.png"
     contact_sheet(target, [item.prompt for item in items], columns)
     return target
