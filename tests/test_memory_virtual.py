@@ -227,7 +227,9 @@ def test_train_plans_first_refuses_and_can_be_forced(make_job: JobMaker) -> None
     too_small = ("--vram", "1MB", "--set", "network.linear=256")
     code, _, stderr = cli("train", str(job), "--device", "cpu", *too_small, "--force", "--fresh")
     assert code == 4, stderr
-    assert "CUDA out of memory. Tried to allocate" in stderr
+    assert "The plan agrees: load takes " in stderr and "What to do, best first:" in stderr
+    said = "plafond: out of memory while loading the model; what was saved is intact: CUDA out of memory. Tried to"
+    assert stderr.splitlines()[-1].startswith(said)
     assert "Traceback" not in stderr
 
     code, _, stderr = cli(*command, "--fresh", "--set", "train.gradient_checkpointing=true")

@@ -13,7 +13,7 @@ from plafond.advice.diagnose import diagnose
 from plafond.memory.residence import counting
 from plafond.memory.virtual import VirtualGpu
 from plafond.training.step import Stepper
-from runs import cli, folder_of
+from runs import folder_of
 
 
 class Failing(VirtualGpu):
@@ -50,7 +50,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("stage", "times", "phase", "place"), PLACES)
 def test_a_run_says_where_it_ran_out_of_memory(
-    make_job: JobMaker, stage: str, times: int, phase: str, place: str
+    make_job: JobMaker, tmp_path: Path, stage: str, times: int, phase: str, place: str
 ) -> None:
     sampled = phase == "preview"
     job = make_job(
@@ -58,8 +58,10 @@ def test_a_run_says_where_it_ran_out_of_memory(
         train={"steps": 2, "disable_sampling": not sampled, "optimizer": "adamw"},
         sample={"sample_every": 2},
     )
+    nothing_there_yet = f"plafond.latent_cache_dir={tmp_path / 'cache'}"
+    loaded = plafond.load_job(job, overrides=[nothing_there_yet])
     with counting(Failing(stage, times)), pytest.raises(torch.OutOfMemoryError):
-        plafond.train(plafond.load_job(job), device="cpu", fresh=True, recover=False)
+        plafond.train(loaded, device="cpu", fresh=True, recover=False)
     log = folder_of(job).log.read_bytes()
     last = log.splitlines()[-1].decode()
     assert f" OutOfMemoryError: {place}: CUDA out of memory. Tried to allocate" in last
@@ -98,17 +100,3 @@ def test_a_full_run_s_log_names_no_failure(make_job: JobMaker, tmp_path: Path) -
     plafond.train(plafond.load_job(job), device="cpu")
     found = diagnose(folder_of(job).log.read_bytes())
     assert not found.failed and not found.memory
-
-
-def test_the_command_ends_with_a_diagnosis(make_job: JobMaker) -> None:
-    """Exit code 4, what the doctor says, and the error; what the plan had foretold."""
-    job = make_job("hopeless", network={"linear": 256})
-    told = ["train", str(job), "--device", "cpu", "--vram", "1MB", "--force"]
-    code, stdout, stderr = cli(*told)
-    assert (code, stdout) == (4, "")
-    assert "What to do, best first:" in stderr and "The plan agrees: load takes " in stderr
-    last = stderr.splitlines()[-1]
-    assert last.startswith("plafond: out of memory while loading the model; what was saved is intact: CUDA")
-    code, _, stderr = cli(*told, "--lang", "fr")
-    assert code == 4 and "Que faire, le meilleur d’abord" in stderr
-    assert stderr.splitlines()[-1].startswith("plafond: mémoire insuffisante au chargement du modèle")
