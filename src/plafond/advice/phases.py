@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from plafond.advice.log import Line, Log
 from plafond.advice.traces import HEAD, frames_before, tag_of, traceback, tracebacks
@@ -174,13 +174,15 @@ _FRAME_SIGNS = tuple((phase, re.compile(pattern)) for phase, pattern in FRAMES)
 _VALUE = re.compile(r"\\\{\w+\\\}")
 
 
-def _places() -> Iterator[tuple[str, re.Pattern[str]]]:
+@cache
+def _places() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """How plafond's own messages name a place, in each language."""
-    for phase, texts in BY_PHASE.items():
-        for language in languages():
-            for text in texts:
-                said = catalogue(language).get(text, text)
-                yield phase, re.compile(_VALUE.sub(r"\\S+", re.escape(said)))
+    return tuple(
+        (phase, re.compile(_VALUE.sub(r"\\S+", re.escape(catalogue(language).get(text, text)))))
+        for phase, texts in BY_PHASE.items()
+        for language in languages()
+        for text in texts
+    )
 
 
 _OWN = re.compile(r"^plafond: |^\d{4}-\d\d-\d\d [\d:]{8} OutOfMemoryError: ")

@@ -19,6 +19,9 @@ LONGEST = 400
 REACH = 200_000
 """Bytes of it."""
 
+TAIL = 30
+"""Last lines in which an exception without a traceback counts."""
+
 _TAG = re.compile(r"\[?(?:rank|default) ?(\d+)\]?:")
 _FRAME = re.compile(
     r"\s*(?:File [\"/<]|❱|│|╭|Cell In\s?\[|<ipython-input|-+> ?\d+ )|[\w./\\:-]+\.py in \w+\(", re.ASCII
@@ -51,10 +54,6 @@ class Trace:
     def is_launchers(self) -> bool:
         """Whether it only says that another process failed."""
         return self.error is not None and _LAUNCHER.match(self.error.body) is not None
-
-
-TAIL = 30
-"""Last lines in which an exception without a traceback counts."""
 
 
 def tag_of(text: str) -> str | None:

@@ -93,9 +93,7 @@ def train(
         write_job(job, process, folder)
         budget = budget or Budget()
         with Pulse(folder.path, terminal.warn) as pulse, spending(budget, device) as gauge:
-            prepared = prepare(
-                process, family, device=device, terminal=terminal, recover=budget.recover, tour=budget.tour
-            )
+            prepared = prepare(process, family, device=device, terminal=terminal, budget=budget)
             run = Run(job, process, family, folder, prepared, device, terminal, stop, pulse, budget, gauge)
             return run.go()
 

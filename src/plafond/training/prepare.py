@@ -34,6 +34,7 @@ from plafond.memory.residence import enter, host_memory, move_in, move_out, put,
 from plafond.model.checkpoint import Source
 from plafond.report.terminal import Terminal
 from plafond.training.base import bring_encoders
+from plafond.training.budget import Budget
 from plafond.training.embeddings import about_item, about_preview, ask
 from plafond.training.export import DTYPES
 from plafond.training.feed import Embed, Feed
@@ -76,18 +77,17 @@ def prepare(
     *,
     device: torch.device,
     terminal: Terminal,
-    recover: bool = True,
-    tour: bool = False,
+    budget: Budget | None = None,
 ) -> Prepared:
     """Scan the data, cache its latents, and make text embeddings available.
 
-    What does not fit on the device is encoded in main memory, unless `recover` is False. With `tour` the first steps
-    take the fullest batch of each bucket.
+    What does not fit on the device is encoded in main memory, unless the budget says not to recover.
 
     Raises:
         JobError: the job has no data set.
         DataError: a folder holds nothing to train on.
     """
+    budget = budget or Budget()
     if not process.datasets:
         raise JobError(N_("expected at least one dataset with a folder_path, found none"), key="datasets")
     source = family.locate(process.model)
@@ -104,17 +104,17 @@ def prepare(
         for note in found.notes:
             terminal.note(note)
     items = with_controls(build_items(scans, family.divisor), partial(family.control_size, process.model))
-    store, vae = _latents(process, family, source, items, device, terminal, recover)
+    store, vae = _latents(process, family, source, items, device, terminal, budget.recover)
     items = [item for item in store.surviving(items) if all(one in store for one in control_items(item))]
     masks, kept = read_masks(items, _grid_of(store), terminal.phase(Said(N_("masks"))))
     plan, regularisation = plan_batches(items, process.train.batch_size, process.training_seed)
     with at_place(ENCODING_TEXT):
         plans = [plan, regularisation]
-        embed, preview_texts = _texts(process, family, source, plans, device, terminal, recover)
+        embed, preview_texts = _texts(process, family, source, plans, device, terminal, budget.recover)
     return Prepared(
         source=source,
         items=tuple(items),
-        feed=Feed(process, plan, regularisation, store, embed, family, masks, kept, tour),
+        feed=Feed(process, plan, regularisation, store, embed, family, masks, kept, budget.tour),
         preview_texts=preview_texts,
         vae=vae,
         problems=tuple(problem for found in scans for problem in found.problems) + store.problems,
