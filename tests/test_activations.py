@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from plafond.activations import blocks
 from plafond.activations.blocks import PlannedBlock
 from plafond.activations.levels import KEEP, RECOMPUTE, Level
+from plafond.memory.kernels import Target
 from plafond.memory.profiled import measure
 from planned import (
     LEVELS,
@@ -310,3 +315,32 @@ def test_a_level_is_read_when_a_pass_begins() -> None:
     loss.backward()
     gradients = [parameter.grad for parameter in learning(model) if parameter.grad is not None]
     assert same(([loss.item()], gradients), plain)
+
+
+def test_what_was_learnt_ends_with_its_model_or_is_among_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    look = PlannedBlock._look
+
+    def counted(self: PlannedBlock, leaves: Any, *rest: Any) -> Any:
+        looked.append(leaves[0].shape[0])
+        return look(self, leaves, *rest)
+
+    def model() -> PlannedBlock:
+        return PlannedBlock(nn.Sequential(nn.Linear(8, 8), nn.GELU()), Target("cpu"))
+
+    monkeypatch.setattr(PlannedBlock, "_look", counted)
+    monkeypatch.setattr(blocks, "_learnt", OrderedDict())
+    monkeypatch.setattr(blocks, "REMEMBERED", 3)
+    first, sizes = model(), [1, 2, 3, 4, 5]
+    for size in sizes * 2:
+        first(torch.ones(size, 8)).sum().backward()
+    assert looked == sizes, "a model knows all that it has met"
+    assert len(blocks._learnt) == 3
+    second = model()
+    for size in (3, 4, 5, 1):
+        second(torch.ones(size, 8)).sum().backward()
+    assert looked == [*sizes, 1], "the last three are shared with the next model"
+    alive = weakref.ref(next(iter(first._met.values())))
+    del first
+    gc.collect()
+    assert alive() is None

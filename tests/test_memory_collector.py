@@ -40,7 +40,9 @@ class Ring:
 
 def test_garbage_goes_with_the_next_full_collection() -> None:
     with paused():
+        aside = gc.get_freeze_count()
+        assert aside > 10_000, "what is imported is passed over"
         ring = weakref.ref(Ring())
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= aside
     gc.collect()
     assert ring() is None

@@ -7,6 +7,7 @@ else, so threads and previews do not disturb each other.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -29,8 +30,8 @@ from plafond.memory.residence import as_written, park, put
 from plafond.model.experts import Experts
 from plafond.model.streaming import Ring
 
-REMEMBERED = 256
-"""So many combinations of block and shape are remembered, over all models of the process."""
+REMEMBERED = 64
+"""So many combinations of block and shape outlive their models, the last that were asked for."""
 
 
 @dataclass
@@ -64,7 +65,8 @@ class Learnt:
         return self.forwards[level]
 
 
-_learnt: dict[Any, Learnt | NotCapturable] = {}
+_learnt: OrderedDict[Any, Learnt | NotCapturable] = OrderedDict()
+"""What blocks that are alike share, in one model and from one model to the next; the last asked for stands last."""
 
 
 class PlannedBlock:
@@ -94,6 +96,7 @@ class PlannedBlock:
         ]
         self._constants: list[Any] = [module for module in block.modules() if hasattr(module, "constants")]
         self._likeness = (target, _likeness(block), tuple(_layout(tensor) for tensor in self.state()))
+        self._met: dict[Any, Learnt | NotCapturable] = {}
 
     def stream(self, ring: Ring, place: int) -> None:
         """Take frozen weights from a ring from now on, in which the block has this place."""
@@ -155,13 +158,15 @@ class PlannedBlock:
         """The block's operations on one shape, or why they cannot be written down."""
         shape = tuple(_layout(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         constants = tuple(module.constants() for module in self._constants)
-        key = (self._likeness, self.block.training, constants, shape, spec)
-        found = _learnt.get(key)
+        key = (self.block.training, constants, shape, spec)
+        found = self._met.get(key)
         if found is None:
-            found = self._look(leaves, spec, places, state)
-            while len(_learnt) >= REMEMBERED:
-                del _learnt[next(iter(_learnt))]
-            _learnt[key] = found
+            shared = (self._likeness, *key)
+            found = _learnt.get(shared) or self._look(leaves, spec, places, state)
+            self._met[key] = _learnt[shared] = found
+            _learnt.move_to_end(shared)
+            if len(_learnt) > REMEMBERED:
+                _learnt.popitem(last=False)
         return found
 
     def _look(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -166,7 +167,9 @@ def _reusable(summand: Any, total: fx.Node, owners: dict[fx.Node, fx.Node]) -> b
 
 
 def _function(graph: fx.Graph) -> Pass:
+    """The code of a graph without the graph: some are kept for long, and each has thousands of objects."""
     graph.set_codegen(_BoxedCodeGen())
-    module = fx.GraphModule(torch.nn.Module(), graph)
-    run: Pass = module.forward
-    return run
+    code = graph.python_code("self")
+    names = dict(code.globals)
+    exec(compile(code.src, "<operations of a block>", "exec"), names)
+    return partial(names["forward"], None)

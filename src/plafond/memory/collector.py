@@ -22,18 +22,16 @@ def paused() -> Iterator[None]:
     """
     was_enabled = gc.isenabled()
     gc.disable()
-    _leave_to_the_system()
+    _set_aside()
     try:
         yield
     finally:
         if was_enabled:
-            # what was made in the meantime goes to the oldest generation unseen, and waits for its next collection
-            gc.freeze()
-            gc.unfreeze()
             gc.enable()
 
 
 @cache
-def _leave_to_the_system() -> None:
-    """Let the interpreter's last collections pass over everything: the memory goes back with the process."""
+def _set_aside() -> None:
+    """Let all later collections pass over what is imported by now, and the interpreter's last over everything."""
+    gc.freeze()
     atexit.register(gc.freeze)
