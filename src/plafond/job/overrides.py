@@ -66,7 +66,7 @@ def _check(parts: KeyPath, setting: str) -> tuple[str, ...]:
         name = f"{section}.{key}".lstrip(".")
         if key not in keys.all():
             unknown = Said(UNKNOWN_KEY, {"name": name})
-            raise _wrong(setting, hinted(unknown, _nearest(str(key), section)))
+            raise _wrong(setting, hinted(unknown, _inside_a_process(parts) or _nearest(str(key), section)))
         if rest and name not in SECTIONS and not _holds(keys, str(key), rest[0]):
             raise _wrong(setting, UNKNOWN_KEY, name=f"{name}.{rest[0]}")
         if not rest or name not in SECTIONS:
@@ -92,6 +92,13 @@ def _holds(keys: SectionKeys, key: str, inner: str | int) -> bool:
     """Whether a key's value may have something inside: free settings, or the items of a list."""
     info = keys.model.model_fields.get(key)
     return isinstance(inner, int) or info is None or get_origin(info.annotation) is dict
+
+
+def _inside_a_process(parts: KeyPath) -> str | None:
+    """The key as it is set, of one that is written as it stands in the file: config.process.0.train.steps."""
+    if parts[:2] != ("config", "process"):
+        return None
+    return ".".join(str(part) for part in parts[2:]).lstrip("0123456789.") or None
 
 
 def _nearest(key: str, section: str) -> str | None:
