@@ -208,7 +208,7 @@ def test_text_and_form_say_the_same(page: Page, home: Path) -> None:
     page.choose("arch", "Z-Image-Turbo")
     page.click("show-advanced")
     # the server answers in its own time
-    page.until(lambda: "arch: zimage" in page.job_text())
+    page.until(lambda: "zimage:turbo" in page.job_text())
     text = page.job_text()
     assert "batch_size: 5  # by hand" in text and "steps: 250" in text
     process = job_of(text, Path("job.yaml")).processes[0]
