@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from plafond.activations import blocks
 from plafond.activations.blocks import PlannedBlock
 from plafond.activations.levels import KEEP, RECOMPUTE, Level
 from plafond.memory.kernels import Target
@@ -329,13 +328,14 @@ def test_what_was_learnt_ends_with_its_model_or_is_among_the_last(monkeypatch: p
         return PlannedBlock(nn.Sequential(nn.Linear(8, 8), nn.GELU()), Target("cpu"))
 
     monkeypatch.setattr(PlannedBlock, "_look", counted)
-    monkeypatch.setattr(blocks, "_learnt", OrderedDict())
-    monkeypatch.setattr(blocks, "REMEMBERED", 3)
+    shared: OrderedDict[Any, Any] = OrderedDict()
+    monkeypatch.setattr("plafond.activations.blocks._learnt", shared)
+    monkeypatch.setattr("plafond.activations.blocks.REMEMBERED", 3)
     first, sizes = model(), [1, 2, 3, 4, 5]
     for size in sizes * 2:
         first(torch.ones(size, 8)).sum().backward()
     assert looked == sizes, "a model knows all that it has met"
-    assert len(blocks._learnt) == 3
+    assert len(shared) == 3
     second = model()
     for size in (3, 4, 5, 1):
         second(torch.ones(size, 8)).sum().backward()

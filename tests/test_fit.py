@@ -19,7 +19,7 @@ from plafond.job.editing import edit
 from plafond.job.reading import job_of
 from plafond.memory.gpus import Ceiling
 from plafond.plan.changes import value_at
-from plafond.plan.fit import Fitted
+from plafond.plan.fit import Fitted, Fitter
 from plafond.plan.forecast import Forecaster, Plan
 from plafond.plan.pace import work
 
@@ -168,6 +168,26 @@ def test_kept_settings_stay(job: Path) -> None:
     assert not job.with_name("job.fit.yaml").exists()
     with pytest.raises(UsageError, match=r"--keep train\.batchsize: no setting has that name; did you mean"):
         run(job, "--vram", "2.4MB", "--keep", "train.batchsize")
+    with pytest.raises(
+        UsageError, match=r"--keep sample\.lr: no setting has that name; did you mean train\.lr\?"
+    ):
+        run(job, "--vram", "2.4MB", "--keep", "sample.lr")
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("batch_size", "batch_size"),
+        ("config.process.0.train.batch_size", "train.batch_size"),
+        ("datasets.0.resolution", "datasets.resolution"),
+        ("network.rank", "network.linear"),
+        ("rank", "linear"),
+        ("sample", "sample"),
+    ],
+)
+def test_what_is_kept_may_be_written_as_in_the_file(job: Path, written: str, kept: str) -> None:
+    fitter = Fitter(plafond.load_job(job), Ceiling(MIB, 0, "test", None), virtual=True, keep=[written])
+    assert fitter.keep == {kept}
 
 
 def test_what_is_only_written_out_may_be_kept(job: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from plafond.errors import JobError, PlafondError, UsageError
 from plafond.job.document import DocumentError, read_yaml
 from plafond.job.editing import EditError, edit
-from plafond.job.keys import sections_of_keys
+from plafond.job.keys import SECTIONS, sections_of_keys
 from plafond.job.reading import job_of
 from plafond.job.schema import Job, ProcessConfig
 from plafond.job.wording import hinted, nearest
@@ -281,11 +281,19 @@ def _parsed(value: str) -> Any:
 
 
 def _known_key(key: str) -> str:
+    """A setting that is kept, under the name that changes know it by; with its section where that is given."""
     parts = [part for part in key.strip().split(".") if not part.isdecimal()]
-    if not parts or parts[-1] not in sections_of_keys():
-        near = nearest(parts[-1] if parts else "", sections_of_keys())
-        raise UsageError(hinted(Said(N_("--keep {key}: no setting has that name"), {"key": key}), near))
-    return ".".join(parts)
+    if parts[:2] == ["config", "process"]:
+        parts = parts[2:]
+    homes = sections_of_keys()
+    name = parts.pop() if parts else ""
+    section = ".".join(parts) if parts else homes.get(name, name)
+    if section not in SECTIONS or name not in SECTIONS[section].all():
+        near = nearest(name, homes)
+        full = near and ".".join(filter(None, (homes[near], near)))
+        raise UsageError(hinted(Said(N_("--keep {key}: no setting has that name"), {"key": key}), full))
+    alias = SECTIONS[section].model.inputs.get(name)
+    return ".".join([*parts, alias.into if alias else name])
 
 
 def _covers(kept: str, key: str) -> bool:
